@@ -1,0 +1,53 @@
+//! Diagnostics as data: every user-visible error is one of these. Rendering lives in the root package.
+
+use std::fmt;
+
+/// One message for a person: what is wrong, where, what was expected and found, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Diagnostic {
+    /// Stable short code (`E0103`); `isobit explain` documents each.
+    pub code: &'static str,
+    /// What is wrong, lower case, without a full stop.
+    pub message: String,
+    /// Where: file, tensor, op or `file:line`; empty if nowhere in particular.
+    pub place: String,
+    /// What the user can do about it; empty if there is nothing to say.
+    pub hint: String,
+}
+
+impl Diagnostic {
+    /// A diagnostic with neither place nor hint.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Diagnostic { code, message: message.into(), place: String::new(), hint: String::new() }
+    }
+
+    /// Names the place (file, tensor, op, line).
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.place = place.to_string();
+        self
+    }
+
+    /// Says what to do.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        write!(f, "{}", self.message)?;
+        if !self.hint.is_empty() {
+            write!(f, "\nhint: {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Diagnostic {}
+
+/// Result with one diagnostic.
+pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;

@@ -1,0 +1,2 @@
+//! isobit's intermediate representations and their exact meaning.
+pub mod diag;
