@@ -3,5 +3,9 @@
 #![warn(missing_docs)]
 
 pub mod diag;
+pub mod graph;
 pub mod kernel;
+pub mod layout;
 pub mod math;
+pub mod order;
+pub mod plan;

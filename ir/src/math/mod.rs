@@ -1,8 +1,29 @@
 //! Arithmetic that both an f32 executor and the kernel builder implement, so that every elementary
 //! function is written once (DESIGN section 3: only exactly specified operations).
 
+mod exp;
+mod func;
+mod gelu;
+mod log;
+pub mod quant;
+mod recip;
+mod rsqrt;
 mod scalar;
+mod tanh;
+mod trig;
+mod util;
+
+pub use exp::{EXP_ULP, exp};
+pub use func::{Func, Ops};
+pub use gelu::{GELU_ABS, GELU_REL, GELU_TAIL, gelu};
+pub use log::{LOG_ULP, log};
+pub use recip::{RECIP_ULP, recip};
+pub use rsqrt::{RSQRT_ULP, rsqrt};
 pub use scalar::Scalar;
+pub use tanh::{TANH_ULP, tanh};
+pub use trig::{
+    COS_ULP, SIN_ULP, SINCOS_LIMIT, SINCOS_POS_ABS, SINCOS_POS_LIMIT, cos, sin, sincos, sincos_pos,
+};
 
 /// Exactly specified operations over one lane: IEEE-754 binary32 to nearest even with subnormals kept,
 /// and wrapping 32-bit integers. Implemented by [`Scalar`] (plain Rust) and by the kernel builder.
