@@ -9,3 +9,4 @@ pub mod layout;
 pub mod math;
 pub mod order;
 pub mod plan;
+pub mod text;

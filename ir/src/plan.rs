@@ -72,16 +72,18 @@ pub struct Buffer {
 }
 
 /// How a tensor of the checkpoint is packed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Pack {
     /// As it is in the file (bf16, f16 or f32 vectors), padded with zeros to a multiple of 64 bytes.
     Plain,
     /// Affine codes in a kernel layout.
     Affine(AffineLayout),
+    /// No tensor of the checkpoint: f32 `[dim/2]` frequencies, then `[dim/2]` of what the rounding left.
+    Rope(crate::graph::op::RopeParams),
 }
 
 /// A weight as the kernels read it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PackedWeight {
     /// Canonical name of the tensor (no prefix, no `.weight`).
     pub tensor: String,

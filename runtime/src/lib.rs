@@ -1,1 +1,23 @@
+//! The part of isobit that runs compiled programs: devices, weights, caches and the decode loop.
+//!
+//! Errors of the device layer:
+//!
+//! | code | meaning |
+//! |---|---|
+//! | E0401 | host code object is damaged or not an ELF relocatable object |
+//! | E0402 | host code object is for another machine |
+//! | E0403 | host code object needs symbols that it does not define |
+//! | E0404 | host code object has a section or symbol that is refused (writable data, TLS, compressed, ...) |
+//! | E0405 | host code object has a relocation that is refused or does not fit |
+//! | E0406 | the operating system refused to map code |
+//! | E0407 | a kernel is missing from a module |
+//! | E0410 | a worker thread could not be started |
+//! | E0411 | not enough memory for the shared memory of the blocks |
+//! | E0420 | not enough memory for a buffer |
+//! | E0421 | unknown buffer, kernel or prepared list |
+//! | E0422 | access outside a buffer |
+//! | E0423 | buffer still used by a prepared list |
+//! | E0424 | launch that no device can run (grid, warps, arguments) |
 
+pub mod cpu;
+pub mod device;

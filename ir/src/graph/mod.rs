@@ -5,6 +5,8 @@
 
 pub mod interp;
 pub mod op;
+pub mod text;
+pub mod verify;
 
 use op::Op;
 use petgraph::graph::{DiGraph, NodeIndex};

@@ -67,7 +67,30 @@ impl Builder {
         self.k
     }
 
-    fn fresh(&mut self, ty: Ty) -> V {
+    /// The value of an integer constant.
+    pub fn as_const(&self, v: V) -> Option<i32> {
+        self.const_i(v)
+    }
+
+    /// Opens a region: what follows goes into it until [`Builder::end`]. For callers that need more than the builder in a
+    /// loop's body; else use [`Builder::for_`] and [`Builder::if_`].
+    pub fn begin(&mut self) {
+        self.scopes.push((Block::default(), BTreeMap::new()));
+    }
+
+    /// Closes the region.
+    pub fn end(&mut self) -> Block {
+        assert!(self.scopes.len() > 1, "no open region");
+        self.scopes.pop().unwrap_or_default().0
+    }
+
+    /// Appends an instruction made of regions; results have these types.
+    pub fn structured(&mut self, op: Op, tys: &[Ty]) -> Vec<V> {
+        self.push(op, tys)
+    }
+
+    /// A new value, to be defined by a region's parameter.
+    pub fn fresh(&mut self, ty: Ty) -> V {
         self.k.types.push(ty);
         self.consts.push(None);
         V(self.k.types.len() as u32 - 1)

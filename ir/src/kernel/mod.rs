@@ -7,7 +7,12 @@
 //! no contraction. On a GPU a lane is a thread; on the host a lane vector is SIMD registers.
 
 pub mod build;
+pub mod interp;
+#[cfg(feature = "testgen")]
+pub mod testgen;
+pub mod text;
 pub mod uniform;
+pub mod verify;
 
 /// Lanes of a warp.
 pub const LANES: usize = 32;

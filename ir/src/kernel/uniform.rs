@@ -17,7 +17,8 @@ pub enum Uniform {
 
 /// Uniformity of every value (values that are never defined are [`Uniform::Lane`]).
 pub fn uniformity(k: &Kernel) -> Vec<Uniform> {
-    let mut cx = Cx { k, u: vec![Uniform::Lane; k.types.len()], c: vec![None; k.types.len()] };
+    let n = k.types.len();
+    let mut cx = Cx { k, u: vec![Uniform::Lane; n], c: vec![None; n], entered: vec![false; n] };
     cx.block(&k.body);
     cx.u
 }
@@ -26,6 +27,8 @@ struct Cx<'a> {
     k: &'a Kernel,
     u: Vec<Uniform>,
     c: Vec<Option<i32>>,
+    /// By iteration number: the loop was analysed before, in an earlier round of a loop around it.
+    entered: Vec<bool>,
 }
 
 impl Cx<'_> {
@@ -143,8 +146,11 @@ impl Cx<'_> {
     fn loop_(&mut self, trip: V, ivs: &[V], carried: &[(V, V)], yields: &[V], body: impl Fn(&mut Self)) {
         let t = self.u[trip.idx()];
         ivs.iter().for_each(|v| self.set(*v, t));
+        // A second visit goes on from the first: that keeps nested loops linear, not exponential in their depth.
+        let again = ivs.first().is_some_and(|iv| std::mem::replace(&mut self.entered[iv.idx()], true));
         for (p, init) in carried {
             let u = self.u[init.idx()];
+            let u = if again && u != self.u[p.idx()] { self.join(&[*p, *init]) } else { u };
             self.set(*p, u);
         }
         loop {

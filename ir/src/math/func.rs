@@ -70,7 +70,7 @@ impl Func {
             Func::Sin | Func::Cos => (11, 2, 1),
             Func::Log => (10, 2, 1),
             Func::Recip => (5, 2, 0),
-            Func::Rsqrt => (4, 7, 0),
+            Func::Rsqrt => (6, 7, 0),
         };
         Ops { fma, mul, add }
     }

@@ -10,6 +10,11 @@ pub(super) const MAGNITUDE: i32 = i32::MAX;
 pub(super) const INF: i32 = 0x7f80_0000;
 /// Bits of 1.0.
 pub(super) const ONE: i32 = 0x3f80_0000;
+/// 2^64, 2^-64, 2^32, 2^-32.
+pub(super) const UP_64: f32 = f32::from_bits(0x5f80_0000);
+pub(super) const DOWN_64: f32 = f32::from_bits(0x1f80_0000);
+pub(super) const UP_32: f32 = f32::from_bits(0x4f80_0000);
+pub(super) const DOWN_32: f32 = f32::from_bits(0x2f80_0000);
 /// `1.5·2^23`. `fma(x, k, MAGIC)` rounds `x·k` to the nearest integer n (ties to even, one rounding in
 /// all) for `|n| < 2^22` and leaves n in the low mantissa bits: `bits = 0x4b400000 + n`.
 pub(super) const MAGIC: f32 = 12_582_912.0;

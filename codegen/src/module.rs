@@ -1,0 +1,117 @@
+//! LLVM modules from kernels to text and objects.
+
+use crate::emit::{self, Res};
+use crate::target::{HostIsa, Target};
+use crate::{audit, check};
+use inkwell::OptimizationLevel;
+use inkwell::context::Context;
+use inkwell::module::Module;
+use inkwell::passes::PassBuilderOptions;
+use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple};
+use ir::diag::{Diagnostic, Result};
+use ir::kernel::Kernel;
+
+/// Passes on host code. Only merges and simplifications that cannot change a rounding; addresses profit.
+const HOST_PASSES: &str = "function(early-cse)";
+
+fn internal(what: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::new("E0590", format!("LLVM: {what}"))
+}
+
+fn machine(target: Target) -> Result<TargetMachine> {
+    let (triple, reloc) = match target {
+        Target::Host(_) => ("x86_64-unknown-linux-gnu", RelocMode::PIC),
+        _ => ("nvptx64-nvidia-cuda", RelocMode::Default),
+    };
+    match target {
+        Target::Host(_) => LlvmTarget::initialize_x86(&InitializationConfig::default()),
+        _ => LlvmTarget::initialize_nvptx(&InitializationConfig::default()),
+    }
+    let triple = TargetTriple::create(triple);
+    let t = LlvmTarget::from_triple(&triple).map_err(|e| internal(e.to_string_lossy()))?;
+    let (cpu, features) = target.llvm();
+    t.create_target_machine(&triple, cpu, &features, OptimizationLevel::Default, reloc, CodeModel::Default)
+        .ok_or_else(|| internal(format!("no target machine for {}", target.name())))
+}
+
+/// A verified module with these kernels.
+fn build<'c>(cx: &'c Context, kernels: &[&Kernel], target: Target, tm: &TargetMachine) -> Result<Module<'c>> {
+    let m = cx.create_module("isobit");
+    m.set_source_file_name("isobit");
+    m.set_triple(&tm.get_triple());
+    m.set_data_layout(&tm.get_target_data().get_data_layout());
+    for k in kernels {
+        let done: Res = match target {
+            Target::Host(isa) => emit::host::function(cx, &m, k, isa),
+            _ => emit::gpu_function(cx, &m, k),
+        };
+        done.map_err(|f| f.diagnostic(&k.name))?;
+    }
+    m.verify().map_err(|e| internal(e.to_string_lossy()).at(names(kernels)))?;
+    if matches!(target, Target::Host(_)) {
+        m.run_passes(HOST_PASSES, tm, PassBuilderOptions::create()).map_err(|e| internal(e.to_string_lossy()))?;
+    }
+    Ok(m)
+}
+
+fn names(kernels: &[&Kernel]) -> String {
+    kernels.iter().map(|k| k.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn text(m: &Module, tm: &TargetMachine) -> Result<String> {
+    let buf = tm.write_to_memory_buffer(m, FileType::Assembly).map_err(|e| internal(e.to_string_lossy()))?;
+    Ok(String::from_utf8_lossy(buf.as_slice()).trim_end_matches('\0').to_string())
+}
+
+/// One PTX text per kernel, audited: it has the float operations of the kernel, no more, no fewer, and none of those that
+/// the `portable` numerics forbid.
+pub fn ptx(kernels: &[&Kernel], target: Target) -> Result<Vec<String>> {
+    if let Target::Host(_) = target {
+        return Err(Diagnostic::new("E0501", format!("{} has no PTX", target.name())));
+    }
+    check::set(kernels)?;
+    let tm = machine(target)?;
+    kernels
+        .iter()
+        .map(|k| {
+            let cx = Context::create();
+            let m = build(&cx, &[k], target, &tm)?;
+            let ptx = text(&m, &tm)?;
+            audit::check(k, &ptx).map_err(|d| d.at(&k.name))?;
+            Ok(ptx)
+        })
+        .collect()
+}
+
+/// One relocatable ELF object with all kernels. It refers to no other symbol.
+pub fn host_object(kernels: &[&Kernel], isa: HostIsa) -> Result<Vec<u8>> {
+    let (tm, cx) = (machine(Target::Host(isa.resolve()?))?, Context::create());
+    let m = host_module(&cx, kernels, isa, &tm)?;
+    let buf = tm.write_to_memory_buffer(&m, FileType::Object).map_err(|e| internal(e.to_string_lossy()))?;
+    Ok(buf.as_slice()[..buf.get_size()].to_vec())
+}
+
+/// The same as assembly, to look at.
+pub fn host_assembly(kernels: &[&Kernel], isa: HostIsa) -> Result<String> {
+    let (tm, cx) = (machine(Target::Host(isa.resolve()?))?, Context::create());
+    text(&host_module(&cx, kernels, isa, &tm)?, &tm)
+}
+
+fn host_module<'c>(cx: &'c Context, kernels: &[&Kernel], isa: HostIsa, tm: &TargetMachine) -> Result<Module<'c>> {
+    check::set(kernels)?;
+    if kernels.is_empty() {
+        return Err(Diagnostic::new("E0505", "an object of no kernels"));
+    }
+    build(cx, kernels, Target::Host(isa.resolve()?), tm)
+}
+
+/// The LLVM IR of a kernel, for dumps.
+pub fn llvm_ir(kernel: &Kernel, target: Target) -> Result<String> {
+    check::kernel(kernel)?;
+    let target = match target {
+        Target::Host(isa) => Target::Host(isa.resolve()?),
+        t => t,
+    };
+    let (tm, cx) = (machine(target)?, Context::create());
+    Ok(build(&cx, &[kernel], target, &tm)?.print_to_string().to_string())
+}

@@ -1,0 +1,269 @@
+//! A checkpoint: its files, and its tensors by canonical name.
+//!
+//! Files are mapped, not read; nothing is copied. Tensors are found through the safetensors headers alone
+//! (a stale index file cannot mislead), iterate in name order, and have been checked against their file's length.
+//! Tensor bytes are not aligned: read them as bytes.
+
+mod files;
+mod module;
+mod quant;
+mod safetensors;
+
+use crate::gemma4::Config;
+use crate::gemma4::quant_config::PREFIXES;
+use files::Data;
+use ir::diag::{Diagnostic, Result};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub use ::safetensors::Dtype;
+pub use module::Module;
+pub use quant::{code, dequant_f64};
+
+/// An opened and checked checkpoint.
+pub struct Checkpoint {
+    place: String,
+    files: BTreeMap<String, Data>,
+    entries: BTreeMap<String, safetensors::Entry>,
+    prefix: &'static str,
+    config: Config,
+    config_place: String,
+}
+
+/// One stored tensor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tensor<'a> {
+    /// Full name in the file.
+    pub name: &'a str,
+    /// Stored type.
+    pub dtype: Dtype,
+    /// Stored shape, row major.
+    pub shape: &'a [usize],
+    /// Little-endian values; the address is not aligned.
+    pub bytes: &'a [u8],
+    /// The file that holds it.
+    pub file: &'a str,
+}
+
+impl std::fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} {:?} {:?} in {}",
+            self.name, self.dtype, self.shape, self.file
+        )
+    }
+}
+
+impl Tensor<'_> {
+    /// Place of this tensor in messages.
+    pub fn place(&self) -> String {
+        format!("{}: {}", self.file, self.name)
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Element `i` widened exactly; `None` past the end or if the stored type is none of bf16, f16 and f32.
+    pub fn float(&self, i: usize) -> Option<f32> {
+        let width = if self.dtype == Dtype::F32 { 4 } else { 2 };
+        let at = i.checked_mul(width)?;
+        let b = self.bytes.get(at..at.checked_add(width)?)?;
+        match self.dtype {
+            Dtype::F32 => Some(f32::from_le_bytes(b.try_into().ok()?)),
+            Dtype::BF16 => Some(f32::from_bits(
+                (u16::from_le_bytes(b.try_into().ok()?) as u32) << 16,
+            )),
+            Dtype::F16 => Some(half::f16::from_le_bytes(b.try_into().ok()?).to_f32()),
+            _ => None,
+        }
+    }
+
+    /// All elements widened exactly.
+    pub fn floats(&self) -> Result<Vec<f32>> {
+        (0..self.len())
+            .map(|i| self.float(i).ok_or_else(|| module::not_float(self)))
+            .collect()
+    }
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint folder. The files must not be changed while it is open.
+    pub fn open(dir: &Path) -> Result<Checkpoint> {
+        let place = dir.display().to_string();
+        Self::build(files::map_folder(dir)?, place)
+    }
+
+    /// A checkpoint from named file contents (the demo model lies in the binary).
+    pub fn from_memory(files: Vec<(String, Cow<'static, [u8]>)>) -> Result<Checkpoint> {
+        let place = "built-in checkpoint";
+        let mut map = BTreeMap::new();
+        for (name, data) in files {
+            if map.insert(name.clone(), Data::Memory(data)).is_some() {
+                return Err(
+                    Diagnostic::new("E0212", format!("the file {name} is given twice")).at(place),
+                );
+            }
+        }
+        Self::build(map, place.into())
+    }
+
+    fn build(files: BTreeMap<String, Data>, place: String) -> Result<Checkpoint> {
+        let is_shard = |n: &&String| n.ends_with(".safetensors");
+        let Some(config) = files.get("config.json") else {
+            let hint = if files.keys().any(|n| n.ends_with(".gguf")) {
+                "isobit reads Hugging Face and MLX folders, not GGUF"
+            } else {
+                "a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"
+            };
+            return Err(Diagnostic::new("E0213", "there is no config.json here")
+                .at(&place)
+                .hint(hint));
+        };
+        let config_place = format!("{place}/config.json");
+        let config = Config::from_bytes(config.bytes(), &config_place)?;
+        if files.keys().find(is_shard).is_none() {
+            let d = Diagnostic::new("E0214", "there is no *.safetensors file here").at(&place);
+            return Err(if files.keys().any(|n| n.ends_with(".bin")) {
+                d.hint("only safetensors is read: PyTorch's .bin files can run code. Convert them first")
+            } else {
+                d.hint("the weights seem not to be downloaded yet")
+            });
+        }
+        let mut entries: BTreeMap<String, safetensors::Entry> = BTreeMap::new();
+        for name in files.keys().filter(is_shard) {
+            for (tensor, entry) in safetensors::read_header(name, files[name].bytes())? {
+                if let Some(old) = entries.get(&tensor) {
+                    return Err(Diagnostic::new(
+                        "E0221",
+                        format!(
+                            "the tensor {tensor} is in two files, {} and {name}",
+                            old.file
+                        ),
+                    )
+                    .at(&place)
+                    .hint("the folder seems to mix two checkpoints: keep the shards of one"));
+                }
+                entries.insert(tensor, entry);
+            }
+        }
+        let prefix = prefix(&entries, &place)?;
+        Ok(Checkpoint {
+            place,
+            files,
+            entries,
+            prefix,
+            config,
+            config_place,
+        })
+    }
+
+    /// The folder, for messages.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The validated configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The contents of a file of the checkpoint, by its name.
+    pub fn file(&self, name: &str) -> Option<&[u8]> {
+        self.files.get(name).map(Data::bytes)
+    }
+
+    /// What stands before the names of the text decoder's tensors.
+    pub fn prefix(&self) -> &'static str {
+        self.prefix
+    }
+
+    /// A tensor by canonical name, without prefix (`layers.0.layer_scalar`).
+    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
+        self.tensor_by_full_name(&format!("{}{name}", self.prefix))
+    }
+
+    /// A tensor by its name in the file.
+    pub fn tensor_by_full_name(&self, name: &str) -> Option<Tensor<'_>> {
+        self.entries
+            .get_key_value(name)
+            .map(|(name, e)| self.view(name, e))
+    }
+
+    /// All tensors, those outside the text decoder included, in name order.
+    pub fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
+        self.entries.iter().map(|(name, e)| self.view(name, e))
+    }
+
+    fn view<'a>(&'a self, name: &'a str, e: &'a safetensors::Entry) -> Tensor<'a> {
+        let bytes = self
+            .files
+            .get(&e.file)
+            .and_then(|d| d.bytes().get(e.start..e.end))
+            .unwrap_or_default();
+        Tensor {
+            name,
+            dtype: e.dtype,
+            shape: &e.shape,
+            bytes,
+            file: &e.file,
+        }
+    }
+
+    /// blake3 over name, length and content of every file that matters, in name order, as 64 hex digits.
+    /// Reads the whole checkpoint.
+    pub fn content_hash(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for (name, data) in self.files.iter().filter(|(n, _)| files::matters(n)) {
+            let bytes = data.bytes();
+            hash.update(&(name.len() as u64).to_le_bytes());
+            hash.update(name.as_bytes());
+            hash.update(&(bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        }
+        hash.finalize().to_hex().to_string()
+    }
+}
+
+fn prefix(entries: &BTreeMap<String, safetensors::Entry>, place: &str) -> Result<&'static str> {
+    let found: Vec<&'static str> = PREFIXES
+        .into_iter()
+        .filter(|p| entries.contains_key(&format!("{p}embed_tokens.weight")))
+        .collect();
+    match found.as_slice() {
+        [one] => Ok(one),
+        [] => {
+            let some: Vec<&str> = entries.keys().take(3).map(String::as_str).collect();
+            Err(Diagnostic::new(
+                "E0222",
+                format!(
+                    "no text decoder among the {} tensors: no embed_tokens.weight",
+                    entries.len()
+                ),
+            )
+            .at(place)
+            .hint(format!(
+                "looked for the prefixes {}; the names here begin with: {}",
+                PREFIXES.join(" "),
+                some.join(", ")
+            )))
+        }
+        many => Err(Diagnostic::new(
+            "E0223",
+            format!(
+                "there are several text decoders here, named {}",
+                many.join(" and ")
+            ),
+        )
+        .at(place)
+        .hint("the folder seems to mix two checkpoints: keep the shards of one")),
+    }
+}

@@ -1,0 +1,263 @@
+//! The model's own chat template, rendered as transformers renders it.
+
+use super::tokenizer::Tokenizer;
+use super::{THOUGHT, pycompat};
+use crate::checkpoint::Checkpoint;
+use ir::diag::{Diagnostic, Result};
+use minijinja::Environment;
+use minijinja::Value as Jinja;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Instructions before the conversation.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Model,
+}
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message.
+    pub fn new(role: Role, content: impl Into<String>) -> Message {
+        Message {
+            role,
+            content: content.into(),
+        }
+    }
+
+    /// What of the message is shown to the template.
+    pub(super) fn kept(&self) -> &str {
+        if self.role == Role::Model {
+            strip_thought(&self.content)
+        } else {
+            &self.content
+        }
+    }
+}
+
+/// A reply without the thought block at its start; a block that never closes is all thought.
+pub fn strip_thought(reply: &str) -> &str {
+    match reply.trim_start().strip_prefix(THOUGHT.0) {
+        Some(rest) => rest.split_once(THOUGHT.1).map_or("", |(_, after)| after),
+        None => reply,
+    }
+}
+
+/// A parsed chat template.
+pub(super) struct Template {
+    env: Environment<'static>,
+    source: String,
+    place: String,
+    /// Names of special tokens that the template may use (`bos_token`).
+    names: BTreeMap<String, String>,
+}
+
+const NAME: &str = "chat";
+/// Gemma 4's own has 19 KB.
+const MAX_TEMPLATE: usize = 128 << 10;
+/// Address space, of which only the part in use becomes memory.
+const PARSER_STACK: usize = 1 << 30;
+
+impl Template {
+    /// chat_template.jinja if there is one, else `chat_template` of tokenizer_config.json, else nothing.
+    pub(super) fn load(
+        checkpoint: &Checkpoint,
+        settings: &Map<String, Value>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Template>> {
+        let at = |name: &str| format!("{}/{name}", checkpoint.place());
+        let (source, place) = if let Some(bytes) = checkpoint.file("chat_template.jinja") {
+            let place = at("chat_template.jinja");
+            let text = std::str::from_utf8(bytes).map_err(|e| {
+                Diagnostic::new("E0251", format!("the template is no UTF-8: {e}")).at(&place)
+            })?;
+            (text.to_string(), place)
+        } else {
+            let place = at("tokenizer_config.json: chat_template");
+            match settings.get("chat_template") {
+                None | Some(Value::Null) => return Ok(None),
+                Some(Value::String(s)) => (s.clone(), place),
+                Some(Value::Array(list)) => {
+                    let default = list
+                        .iter()
+                        .find(|t| t["name"] == "default")
+                        .and_then(|t| t["template"].as_str());
+                    let Some(s) = default else {
+                        return Err(Diagnostic::new(
+                            "E0252",
+                            "none of the chat templates is named \"default\"",
+                        )
+                        .at(place));
+                    };
+                    (s.to_string(), place)
+                }
+                Some(other) => {
+                    let found = crate::json::show(other);
+                    return Err(Diagnostic::new(
+                        "E0252",
+                        format!("the chat template is {found}, expected a string"),
+                    )
+                    .at(place));
+                }
+            }
+        };
+        let broken =
+            |e: minijinja::Error| explain("E0253", "the chat template is broken", &place, &e);
+        if source.len() > MAX_TEMPLATE {
+            let message = format!(
+                "the chat template has {} bytes, at most {MAX_TEMPLATE} are read",
+                source.len()
+            );
+            return Err(Diagnostic::new("E0256", message).at(place));
+        }
+        let env = compile(&source, &place)?;
+        let names = special_names(
+            settings,
+            checkpoint.config().bos,
+            tokenizer,
+            &at("tokenizer_config.json"),
+        )?;
+        Ok(Some(Template {
+            env,
+            source,
+            place,
+            names,
+        }))
+    }
+
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The text of a conversation up to where the model speaks next; `protect` is applied to each content first.
+    pub(super) fn render(
+        &self,
+        messages: &[Message],
+        thinking: bool,
+        protect: impl Fn(&str) -> String,
+    ) -> Result<String> {
+        if messages.is_empty() {
+            return Err(Diagnostic::new(
+                "E0255",
+                "a conversation needs at least one message",
+            ));
+        }
+        let list: Vec<Jinja> = messages
+            .iter()
+            .map(|m| {
+                let role = match m.role {
+                    Role::System => "system",
+                    Role::User => "user",
+                    Role::Model => "assistant",
+                };
+                Jinja::from_pairs([
+                    ("role", Jinja::from(role)),
+                    ("content", protect(m.kept()).into()),
+                ])
+            })
+            .collect();
+        let names = self
+            .names
+            .iter()
+            .map(|(name, token)| (name.as_str(), Jinja::from(token.as_str())));
+        let context = Jinja::from_pairs(names.chain([
+            ("messages", Jinja::from(list)),
+            ("add_generation_prompt", true.into()),
+            ("enable_thinking", thinking.into()),
+            ("tools", ().into()),
+        ]));
+        let failed =
+            |e: minijinja::Error| explain("E0254", "the chat template failed", &self.place, &e);
+        self.env
+            .get_template(NAME)
+            .map_err(failed)?
+            .render(context)
+            .map_err(failed)
+    }
+}
+
+/// Parses on a thread with a stack that the longest chain of operators in a template can't exhaust: the parser
+/// recurses once an operator.
+fn compile(source: &str, place: &str) -> Result<Environment<'static>> {
+    let work = || {
+        let mut env = pycompat::environment()?;
+        env.add_template_owned(NAME, source.to_string())?;
+        Ok(env)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .stack_size(PARSER_STACK)
+            .spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| {
+            Diagnostic::new(
+                "E0257",
+                format!("no thread to parse the chat template: {e}"),
+            )
+        })?;
+        match thread.join() {
+            Ok(done) => {
+                done.map_err(|e| explain("E0253", "the chat template is broken", place, &e))
+            }
+            Err(_) => Err(Diagnostic::new(
+                "E0253",
+                "the chat template is broken: its parser gave up",
+            )
+            .at(place)),
+        }
+    })
+}
+
+/// `bos_token` and the like, by the names that tokenizer_config.json gives them.
+fn special_names(
+    settings: &Map<String, Value>,
+    bos: u32,
+    tokenizer: &Tokenizer,
+    place: &str,
+) -> Result<BTreeMap<String, String>> {
+    let mut names = BTreeMap::new();
+    let extra = settings
+        .get("extra_special_tokens")
+        .and_then(Value::as_object);
+    for (key, value) in extra.into_iter().flatten().chain(settings) {
+        if let (true, Some(text)) = (
+            key.ends_with("_token"),
+            value.as_str().or_else(|| value["content"].as_str()),
+        ) {
+            names.insert(key.clone(), text.into());
+        }
+    }
+    let expected = tokenizer.token(bos).unwrap_or_default();
+    match names.get("bos_token") {
+        None => {
+            names.insert("bos_token".into(), expected.into());
+        }
+        Some(found) if found == expected => {}
+        Some(found) => {
+            return Err(Diagnostic::new(
+                "E0247",
+                format!("`bos_token` is {found:?}, but `bos_token_id` of config.json is {bos}, {expected:?}"),
+            )
+            .at(place));
+        }
+    }
+    Ok(names)
+}
+
+fn explain(code: &'static str, what: &str, place: &str, e: &minijinja::Error) -> Diagnostic {
+    let line = e.line().map_or(String::new(), |n| format!(":{n}"));
+    let detail = e.detail().map_or(String::new(), |d| format!(": {d}"));
+    Diagnostic::new(code, format!("{what}: {}{detail}", e.kind())).at(format_args!("{place}{line}"))
+}

@@ -1,0 +1,304 @@
+//! What all kernel generators share: the builder, parameters bound to graph values, rows, reductions within a warp.
+
+use super::schedule::Schedule;
+use ir::diag::{Diagnostic, Result};
+use ir::graph::op::{Op, RopeParams};
+use ir::graph::{Elem as GElem, Graph, NodeId, Rows};
+use ir::kernel::build::Builder;
+use ir::kernel::{Block, BoolOp, Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
+use ir::layout::AffineLayout;
+use ir::math::Arith;
+use ir::order::{ReductionOrder, Tree};
+use ir::plan::{Pack, state};
+use std::collections::BTreeMap;
+
+/// What a parameter is bound to, before buffers are numbered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ArgKey {
+    /// A value of the graph in memory.
+    Value(NodeId),
+    /// A packed weight: the node (for its tensor), and how it is packed.
+    Weight(NodeId, Pack),
+    /// Rotary frequencies.
+    Rope(RopeParams),
+    /// Keys of a layer's cache (the `kv` node).
+    Keys(NodeId),
+    /// Values of a layer's cache.
+    Vals(NodeId),
+    /// Token ids.
+    Tokens,
+    /// State words.
+    State,
+}
+
+/// A kernel under construction.
+pub struct Kx<'a> {
+    /// The builder.
+    pub b: Builder,
+    /// The graph.
+    pub g: &'a Graph,
+    /// The schedule.
+    pub s: Schedule,
+    /// Parameters so far.
+    pub args: Vec<(ArgKey, Mem)>,
+    /// Row of values per token.
+    pub tok: V,
+    /// Row of values per output.
+    pub out: V,
+    shared_names: u32,
+}
+
+/// Bytes of one element run of a quantized row: three planes, then scales, sums and corrections per group.
+pub fn q24_bytes(width: u32, group: u32) -> u32 {
+    3 * width + 12 * (width / group)
+}
+
+/// Bytes of one row of a value in memory.
+pub fn row_bytes(g: &Graph, id: NodeId) -> u32 {
+    let ty = &g.node(id).ty;
+    let raw = match ty.elem {
+        GElem::Q24 { group } => q24_bytes(ty.width(), group),
+        GElem::Route => 8 * ty.width(),
+        _ => 4 * ty.width(),
+    };
+    raw.next_multiple_of(64)
+}
+
+impl<'a> Kx<'a> {
+    /// Starts a kernel; values per output lie `OUTPUT_FROM` rows into the chunk.
+    pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows) -> Self {
+        let mut b = Builder::new(name, warps);
+        b.min_blocks(s.min_blocks);
+        let out = b.block_y();
+        let mut kx = Kx { b, g, s, args: vec![], tok: out, out, shared_names: 0 };
+        if rows == Rows::Outputs {
+            let from = kx.state(state::OUTPUT_FROM);
+            kx.tok = kx.b.iadd(out, from);
+        }
+        kx
+    }
+
+    /// The parameter bound to `key`, made at first use.
+    pub fn arg(&mut self, key: ArgKey, write: bool) -> Mem {
+        if let Some((_, m)) = self.args.iter().find(|(k, _)| *k == key) {
+            return *m;
+        }
+        let role = match &key {
+            ArgKey::Value(_) => "v",
+            ArgKey::Weight(..) => "w",
+            ArgKey::Rope(_) => "rope",
+            ArgKey::Keys(_) => "keys",
+            ArgKey::Vals(_) => "vals",
+            ArgKey::Tokens => "tokens",
+            ArgKey::State => "state",
+        };
+        let m = self.b.buf(&format!("{role}{}", self.args.len()), write);
+        self.args.push((key, m));
+        m
+    }
+
+    /// A shared array.
+    pub fn shared(&mut self, role: &str, bytes: u32) -> Mem {
+        self.shared_names += 1;
+        self.b.shared(&format!("{role}{}", self.shared_names - 1), bytes)
+    }
+
+    /// A word of the step's state.
+    pub fn state(&mut self, word: u32) -> V {
+        let m = self.arg(ArgKey::State, false);
+        let i = self.b.i(word as i32);
+        self.b.load(m, Elem::I32, i, None)
+    }
+
+    /// Absolute position of the token.
+    pub fn position(&mut self) -> V {
+        let p = self.state(state::POSITION);
+        let t = self.tok;
+        self.b.iadd(p, t)
+    }
+
+    /// The row index to use for a value.
+    pub fn row_of(&mut self, id: NodeId) -> V {
+        if self.g.node(id).ty.rows == Rows::Outputs { self.out } else { self.tok }
+    }
+
+    /// First 4-byte element of the value's row.
+    pub fn row_base(&mut self, id: NodeId) -> V {
+        let stride = row_bytes(self.g, id) / 4;
+        let r = self.row_of(id);
+        self.b.mul_c(r, stride as i32)
+    }
+
+    /// Reads f32 element `i` of a value in memory.
+    pub fn load_value(&mut self, id: NodeId, i: V, pred: Option<V>) -> V {
+        let m = self.arg(ArgKey::Value(id), false);
+        let base = self.row_base(id);
+        let at = self.b.iadd(base, i);
+        self.b.load(m, Elem::F32, at, pred)
+    }
+
+    /// Writes f32 element `i` of a value to memory.
+    pub fn store_value(&mut self, id: NodeId, i: V, v: V, pred: Option<V>) {
+        let m = self.arg(ArgKey::Value(id), true);
+        let base = self.row_base(id);
+        let at = self.b.iadd(base, i);
+        self.b.store(m, Elem::F32, at, v, pred);
+    }
+
+    /// Reads element `i` of a plain weight (bf16 or f32).
+    pub fn load_plain(&mut self, id: NodeId, i: V) -> Result<V> {
+        let elem = match self.g.node(id).ty.elem {
+            GElem::Bf16 => Elem::Bf16,
+            GElem::F32 => Elem::F32,
+            other => {
+                return Err(Diagnostic::new("E0610", format!("a vector of {other:?} has no kernel yet"))
+                    .at(&self.g.node(id).name));
+            }
+        };
+        let m = self.arg(ArgKey::Weight(id, Pack::Plain), false);
+        Ok(self.b.load(m, elem, i, None))
+    }
+
+    /// How this target packs an affine weight whose groups are summed in `order`.
+    pub fn layout(&self, weight: NodeId, order: ReductionOrder) -> Result<AffineLayout> {
+        let n = self.g.node(weight);
+        let (GElem::Affine { bits, group }, [.., rows, cols]) = (n.ty.elem, n.ty.shape.as_slice()) else {
+            return Err(Diagnostic::new("E0611", "expected an affine matrix").at(&n.name));
+        };
+        let stack = if n.ty.shape.len() == 3 { n.ty.shape[0] } else { 1 };
+        let chain_lanes = self.s.chain_lanes.min(order.lanes);
+        Ok(AffineLayout { bits, group, stack, rows: *rows, cols: *cols, order, chain_lanes, vec: self.s.vec })
+    }
+
+    /// Is this block the first of its stage (the one that stores values computed by all)?
+    pub fn is_zero(&mut self, v: V) -> V {
+        let z = self.b.i(0);
+        self.b.icmp(ICmp::Eq, v, z)
+    }
+
+    /// A loop with carried values whose body sees the whole context; none and one known iterations are written out.
+    pub fn for_(&mut self, trip: V, init: &[V], f: impl FnOnce(&mut Self, V, &[V]) -> Vec<V>) -> Vec<V> {
+        match self.b.as_const(trip) {
+            Some(n) if n <= 0 => return init.to_vec(),
+            Some(1) => {
+                let zero = self.b.i(0);
+                return f(self, zero, init);
+            }
+            _ => {}
+        }
+        let tys: Vec<Ty> = init.iter().map(|&v| self.b.ty(v)).collect();
+        let iv = self.b.fresh(Ty::I32);
+        let params: Vec<V> = tys.iter().map(|&t| self.b.fresh(t)).collect();
+        self.b.begin();
+        let yields = f(self, iv, &params);
+        let body = self.b.end();
+        let carried = params.into_iter().zip(init.iter().copied()).collect();
+        self.b.structured(KOp::For { trip, iv, carried, body, yields }, &tys)
+    }
+
+    /// Runs `then` where the uniform condition holds.
+    pub fn when(&mut self, cond: V, then: impl FnOnce(&mut Self)) {
+        self.b.begin();
+        then(self);
+        let then = self.b.end();
+        let op = KOp::If { cond, then, els: Block::default(), then_yields: vec![], els_yields: vec![] };
+        self.b.structured(op, &[]);
+    }
+
+    /// Both, where present.
+    pub fn and(&mut self, a: Option<V>, b: Option<V>) -> Option<V> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(self.b.bool_op(BoolOp::And, a, b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// `-x`, exactly.
+    pub fn neg(&mut self, x: V) -> V {
+        let bits = self.b.bits(x);
+        let flipped = self.b.int_c(IntOp::Xor, bits, i32::MIN);
+        self.b.float(flipped)
+    }
+
+    /// Joins `parts[k]`, lane `l` of which is lane `k * 32 + l` of the order, to a sum in every lane.
+    pub fn join_lanes(&mut self, order: ReductionOrder, mut parts: Vec<V>) -> V {
+        match order.tree {
+            Tree::Pair => {
+                while parts.len() > 1 {
+                    let half = parts.len() / 2;
+                    for k in 0..half {
+                        parts[k] = self.b.add(parts[k], parts[k + half]);
+                    }
+                    parts.truncate(half);
+                }
+                let mut x = parts[0];
+                let mut m = order.lanes.min(32) / 2;
+                while m > 0 {
+                    let y = self.b.shuffle_xor(x, m);
+                    x = self.b.add(x, y);
+                    m /= 2;
+                }
+                x
+            }
+            Tree::Fold => {
+                let mut sum = None;
+                for l in 0..order.lanes {
+                    let i = self.b.i((l % 32) as i32);
+                    let x = self.b.shuffle_idx(parts[(l / 32) as usize], i);
+                    sum = Some(match sum {
+                        None => x,
+                        Some(s) => self.b.add(s, x),
+                    });
+                }
+                sum.unwrap_or(parts[0])
+            }
+        }
+    }
+
+    /// Integer or float combination of all 32 lanes, the same in every lane; for operations whose order cannot show.
+    pub fn butterfly(&mut self, mut x: V, mut f: impl FnMut(&mut Builder, V, V) -> V) -> V {
+        for m in [16, 8, 4, 2, 1] {
+            let y = self.b.shuffle_xor(x, m);
+            x = f(&mut self.b, x, y);
+        }
+        x
+    }
+
+    /// The chosen expert of a rank.
+    pub fn expert(&mut self, route: NodeId, rank: V) -> V {
+        let m = self.arg(ArgKey::Value(route), false);
+        let base = self.row_base(route);
+        let at = self.b.iadd(base, rank);
+        self.b.load(m, Elem::I32, at, None)
+    }
+
+    /// The weight of a rank.
+    pub fn expert_weight(&mut self, route: NodeId, rank: V) -> V {
+        let k = self.g.node(route).ty.width();
+        let at = self.b.add_c(rank, k as i32);
+        self.load_value(route, at, None)
+    }
+}
+
+/// The order of a reduction, which must have been pinned.
+pub fn pinned<T: Copy>(g: &Graph, id: NodeId, order: Option<T>) -> Result<T> {
+    order.ok_or_else(|| {
+        Diagnostic::new("E0612", "a reduction has no pinned order")
+            .at(&g.node(id).name)
+            .hint("run the pass pin-reductions before lowering")
+    })
+}
+
+/// Ops over whole rows that a block computes before its matmul.
+pub fn is_row_op(g: &Graph, id: NodeId) -> bool {
+    let n = g.node(id);
+    match n.op {
+        Op::RmsNorm { dim, .. } => dim == n.ty.width(),
+        Op::Add | Op::Mul | Op::MulConst { .. } | Op::Embed { .. } | Op::Select | Op::Quantize { .. } => true,
+        Op::GeluMul | Op::Softcap { .. } | Op::ExpertSum => true,
+        _ => false,
+    }
+}
+
+/// A cache of values already computed, by node.
+pub type Memo = BTreeMap<NodeId, V>;

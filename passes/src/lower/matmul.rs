@@ -1,0 +1,326 @@
+//! Exact-integer matrix products (DESIGN section 3): within a group the integer sums of three byte planes, joined and
+//! rounded once; between groups chains of fma in the pinned order. How rows and chains are spread over lanes is the schedule's.
+
+use super::cx::{ArgKey, Kx};
+use super::rows::QRow;
+use ir::diag::{Diagnostic, Result};
+use ir::kernel::{Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
+use ir::layout::AffineLayout;
+use ir::math::{self, Arith};
+use ir::order::{ReductionOrder, Take, Tree};
+use ir::graph::NodeId;
+use ir::plan::Pack;
+
+/// A matrix bound to a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    /// Packed weights.
+    pub mem: Mem,
+    /// Their layout.
+    pub l: AffineLayout,
+}
+
+impl Matrix {
+    /// Binds the weight node.
+    pub fn bind(kx: &mut Kx, weight: NodeId, order: ReductionOrder) -> Result<Matrix> {
+        let l = kx.layout(weight, order)?;
+        if !(l.bits == 4 || l.bits == 8) || !l.group.is_multiple_of(32) {
+            return Err(Diagnostic::new("E0617", format!("no kernel for {}-bit weights in groups of {}", l.bits, l.group))
+                .at(&kx.g.node(weight).name));
+        }
+        let mem = kx.arg(ArgKey::Weight(weight, Pack::Affine(l)), false);
+        Ok(Matrix { mem, l })
+    }
+
+    /// Row (of one matrix) that this lane computes in tile `tile`, and whether it exists and is this lane's to store.
+    pub fn row(&self, kx: &mut Kx, tile: V) -> (V, Option<V>) {
+        let lane = kx.b.lane();
+        let sub = kx.b.int_c(IntOp::Div, lane, self.l.chain_lanes as i32);
+        let first = kx.b.mul_c(tile, self.l.tile_rows() as i32);
+        let row = kx.b.iadd(first, sub);
+        let exists = (!self.l.rows.is_multiple_of(self.l.tile_rows())).then(|| {
+            let lim = kx.b.i(self.l.rows as i32);
+            kx.b.icmp(ICmp::Lt, row, lim)
+        });
+        let mine = (self.l.chain_lanes > 1).then(|| {
+            let c = kx.b.int_c(IntOp::And, lane, self.l.chain_lanes as i32 - 1);
+            kx.is_zero(c)
+        });
+        let pred = kx.and(exists, mine);
+        (row, pred)
+    }
+
+    /// This lane's row of `tile` (counted over the whole stack) times the quantized row, whose first group is `group0`.
+    /// Every lane that shares the row gets the result. Block-uniform.
+    pub fn dot(&self, kx: &mut Kx, x: QRow, tile: V, group0: V) -> V {
+        let l = &self.l;
+        let lane = kx.b.lane();
+        let sub = kx.b.int_c(IntOp::And, lane, l.chain_lanes as i32 - 1);
+        let tile_words = (l.steps() * l.step_words()) as i32;
+        let base = kx.b.mul_c(tile, tile_words);
+        let mut accs = vec![];
+        for k in 0..l.chains_per_lane() {
+            let first_step = k * l.chain_len();
+            // With one lane per row the chain is known, and so is its length.
+            let len = if l.chain_lanes == 1 {
+                (0..l.chain_len()).filter(|&t| l.group_of(k, t).is_some()).count() as u32
+            } else {
+                l.chain_len()
+            };
+            let chain = kx.b.add_c(sub, (k * l.chain_lanes) as i32);
+            let zero = kx.b.f(0.0);
+            let step_base = kx.b.add_c(base, (first_step * l.step_words()) as i32);
+            accs.push(self.chain(kx, x, len, chain, step_base, group0, zero));
+        }
+        self.join(kx, accs)
+    }
+
+    /// One chain: its groups in ascending order.
+    #[allow(clippy::too_many_arguments)]
+    fn chain(&self, kx: &mut Kx, x: QRow, len: u32, chain: V, base: V, group0: V, init: V) -> V {
+        let l = self.l;
+        let trip = kx.b.i(len as i32);
+        let ragged = l.chain_lanes > 1 && l.groups() != l.chain_len() * l.order.lanes;
+        let group_step = move |kx: &mut Kx, t: V, mem: Mem, at: V, acc: V| {
+            let g = match l.order.take {
+                Take::Contiguous => {
+                    let first = kx.b.mul_c(chain, l.order.run(l.groups()) as i32);
+                    kx.b.iadd(first, t)
+                }
+                Take::Strided => {
+                    let far = kx.b.mul_c(t, l.order.lanes as i32);
+                    kx.b.iadd(chain, far)
+                }
+            };
+            let valid = ragged.then(|| {
+                let lim = kx.b.i(l.groups() as i32);
+                kx.b.icmp(ICmp::Lt, g, lim)
+            });
+            let g = match valid {
+                Some(p) => {
+                    let z = kx.b.i(0);
+                    kx.b.select(p, g, z)
+                }
+                None => g,
+            };
+            let g = kx.b.iadd(g, group0);
+            let next = group(kx, &l, x, mem, at, g, acc);
+            match valid {
+                Some(p) => kx.b.select(p, next, acc),
+                None => next,
+            }
+        };
+        if kx.s.stages < 2 || len == 0 {
+            let mem = self.mem;
+            let r = kx.for_(trip, &[init], |kx, t, acc| {
+                let off = kx.b.mul_c(t, l.step_words() as i32);
+                let at = kx.b.iadd(base, off);
+                vec![group_step(kx, t, mem, at, acc[0])]
+            });
+            return r[0];
+        }
+        // Weights of a step are copied to shared memory some steps ahead, each warp its own.
+        let (stages, warps, warp, lane) = (kx.s.stages, kx.b.warps(), kx.b.warp(), kx.b.lane());
+        let slot_words = l.step_words();
+        let sh = kx.shared("stage", 4 * slot_words * stages * warps);
+        let slot_at = move |kx: &mut Kx, slot: V| {
+            let s = kx.b.mul_c(slot, warps as i32);
+            let s = kx.b.iadd(s, warp);
+            kx.b.mul_c(s, slot_words as i32)
+        };
+        let [copy_iv, copy_slot, iv, slot] = [(); 4].map(|()| kx.b.fresh(Ty::I32));
+        let acc = kx.b.fresh(Ty::F32);
+        kx.b.begin();
+        let off = kx.b.mul_c(copy_iv, slot_words as i32);
+        let from = kx.b.iadd(base, off);
+        let to = slot_at(kx, copy_slot);
+        let units = slot_words / 4;
+        for c in 0..units.div_ceil(32) {
+            let u = kx.b.add_c(lane, (c * 32) as i32);
+            let pred = ((c + 1) * 32 > units).then(|| {
+                let lim = kx.b.i(units as i32);
+                kx.b.icmp(ICmp::Lt, u, lim)
+            });
+            let (f4, t4) = (kx.b.lshr(from, 2), kx.b.lshr(to, 2));
+            let (f4, t4) = (kx.b.iadd(f4, u), kx.b.iadd(t4, u));
+            kx.b.copy(sh, t4, self.mem, f4, pred);
+        }
+        let copy = kx.b.end();
+        kx.b.begin();
+        let at = slot_at(kx, slot);
+        let next = group_step(kx, iv, sh, at, acc);
+        let body = kx.b.end();
+        let carried = vec![(acc, init)];
+        let op = KOp::Pipeline { stages, trip, copy_iv, copy_slot, copy, iv, slot, carried, body, yields: vec![next] };
+        kx.b.structured(op, &[Ty::F32])[0]
+    }
+
+    /// Joins the chains: chain `c` is accumulator `c / chain_lanes` of lane `c % chain_lanes` of the row's lanes.
+    fn join(&self, kx: &mut Kx, mut accs: Vec<V>) -> V {
+        let l = &self.l;
+        match l.order.tree {
+            Tree::Pair => {
+                while accs.len() > 1 {
+                    let half = accs.len() / 2;
+                    for k in 0..half {
+                        accs[k] = kx.b.add(accs[k], accs[k + half]);
+                    }
+                    accs.truncate(half);
+                }
+                let mut x = accs[0];
+                let mut m = l.chain_lanes / 2;
+                while m > 0 {
+                    let y = kx.b.shuffle_xor(x, m);
+                    x = kx.b.add(x, y);
+                    m /= 2;
+                }
+                x
+            }
+            Tree::Fold => {
+                let lane = kx.b.lane();
+                let first = kx.b.int_c(IntOp::And, lane, -(l.chain_lanes as i32));
+                let mut sum = None;
+                for c in 0..l.order.lanes {
+                    let x = accs[(c / l.chain_lanes) as usize];
+                    let x = if l.chain_lanes == 1 {
+                        x
+                    } else {
+                        let src = kx.b.add_c(first, (c % l.chain_lanes) as i32);
+                        kx.b.shuffle_idx(x, src)
+                    };
+                    sum = Some(match sum {
+                        None => x,
+                        Some(s) => kx.b.add(s, x),
+                    });
+                }
+                sum.unwrap_or(accs[0])
+            }
+        }
+    }
+}
+
+/// `acc` after one group: codes at word `at` of `mem`, activations of group `g`.
+fn group(kx: &mut Kx, l: &AffineLayout, x: QRow, mem: Mem, at: V, g: V, acc: V) -> V {
+    let lane = kx.b.lane();
+    let vec = l.vec as usize;
+    let mine = kx.b.mul_c(lane, l.vec as i32);
+    let codes = kx.b.iadd(at, mine);
+    let mut words = vec![];
+    for j in (0..l.words()).step_by(vec) {
+        let w = kx.b.add_c(codes, (j * 32) as i32);
+        words.extend(kx.b.load_n(mem, Elem::I32, w, vec, None));
+    }
+    let sb = kx.b.iadd(at, lane);
+    let sb = kx.b.add_c(sb, (l.words() * 32) as i32);
+    let sb = kx.b.load(mem, Elem::I32, sb, None);
+    let x0 = kx.b.lshr(x.base, 2);
+    let gw = kx.b.mul_c(g, (l.group / 4) as i32);
+    let x0 = kx.b.iadd(x0, gw);
+    let zero = kx.b.i(0);
+    let mut sums = [zero; 3];
+    for (p, sum) in sums.iter_mut().enumerate() {
+        let plane = kx.b.add_c(x0, (p as u32 * x.width / 4) as i32);
+        let mut xs = vec![];
+        for m in (0..l.group / 4).step_by(vec) {
+            let at = kx.b.add_c(plane, m as i32);
+            xs.extend(kx.b.load_n(x.mem, Elem::I32, at, vec, None));
+        }
+        for (j, &w) in words.iter().enumerate() {
+            if l.bits == 4 {
+                let low = kx.b.int_c(IntOp::And, w, 0x0f0f_0f0f);
+                let high = kx.b.lshr(w, 4);
+                let high = kx.b.int_c(IntOp::And, high, 0x0f0f_0f0f);
+                for (q, xw) in [(low, xs[2 * j]), (high, xs[2 * j + 1])] {
+                    // Nibbles are the same signed or not; each plane gets the pairing that has one instruction everywhere.
+                    *sum = kx.b.dp4a(p == 0, p != 0, xw, q, *sum);
+                }
+            } else if p == 0 {
+                let q = kx.b.int_c(IntOp::Xor, w, 0x8080_8080u32 as i32);
+                *sum = kx.b.dp4a(true, false, xs[j], q, *sum);
+            } else {
+                *sum = kx.b.dp4a(false, true, xs[j], w, *sum);
+            }
+        }
+    }
+    let scale = {
+        let i = x.meta(kx, 0, g);
+        kx.b.load(x.mem, Elem::F32, i, None)
+    };
+    let s_x = {
+        let i = x.meta(kx, 1, g);
+        kx.b.load(x.mem, Elem::F32, i, None)
+    };
+    if l.bits == 8 {
+        // Codes are stored less 128: what the low planes lack is 128 times their sum.
+        let i = x.meta(kx, 2, g);
+        let c = kx.b.load(x.mem, Elem::I32, i, None);
+        sums[2] = kx.b.iadd(sums[2], c);
+    }
+    let p = math::quant::join(&mut kx.b, sums[0], sums[1], sums[2]);
+    let (s, beta) = scale_and_offset(kx, sb);
+    let bs = kx.b.mul(beta, s_x);
+    let u = kx.b.fma(s, p, bs);
+    kx.b.fma(scale, u, acc)
+}
+
+/// The two bf16 numbers of a packed word.
+fn scale_and_offset(kx: &mut Kx, word: V) -> (V, V) {
+    let s = kx.b.shl(word, 16);
+    let s = kx.b.float(s);
+    let beta = kx.b.int_c(IntOp::And, word, 0xffff_0000u32 as i32);
+    let beta = kx.b.float(beta);
+    (s, beta)
+}
+
+/// `fma(s, q, β)` of element `i` of row `row` of a single matrix.
+pub fn element(kx: &mut Kx, l: &AffineLayout, mem: Mem, row: V, i: V) -> V {
+    let b = &mut kx.b;
+    let g = b.int_c(IntOp::Div, i, l.group as i32);
+    let within = b.int_c(IntOp::Rem, i, l.group as i32);
+    let (n, op_c, op_t) = match l.order.take {
+        Take::Contiguous => (l.order.run(l.groups()), IntOp::Div, IntOp::Rem),
+        Take::Strided => (l.order.lanes, IntOp::Rem, IntOp::Div),
+    };
+    let (c, t) = (b.int_c(op_c, g, n as i32), b.int_c(op_t, g, n as i32));
+    let k = b.int_c(IntOp::Div, c, l.chain_lanes as i32);
+    let step = b.mul_c(k, l.chain_len() as i32);
+    let step = b.iadd(step, t);
+    let tile = b.int_c(IntOp::Div, row, l.tile_rows() as i32);
+    let in_tile = b.int_c(IntOp::Rem, row, l.tile_rows() as i32);
+    let lane = b.mul_c(in_tile, l.chain_lanes as i32);
+    let sub = b.int_c(IntOp::Rem, c, l.chain_lanes as i32);
+    let lane = b.iadd(lane, sub);
+    let at = b.mul_c(tile, l.steps() as i32);
+    let at = b.iadd(at, step);
+    let at = b.mul_c(at, l.step_words() as i32);
+    let per_word = (32 / l.bits) as i32;
+    let j = b.int_c(IntOp::Div, within, per_word);
+    let run = b.int_c(IntOp::Div, j, l.vec as i32);
+    let run = b.mul_c(run, (32 * l.vec) as i32);
+    let word = b.iadd(at, run);
+    let mine = b.mul_c(lane, l.vec as i32);
+    let word = b.iadd(word, mine);
+    let sub = b.int_c(IntOp::Rem, j, l.vec as i32);
+    let word = b.iadd(word, sub);
+    let w = b.load(mem, Elem::I32, word, None);
+    let e = b.int_c(IntOp::Rem, within, per_word);
+    let byte = b.int_c(IntOp::And, e, 3);
+    let shift = b.mul_c(byte, 8);
+    let q = if l.bits == 4 {
+        let half = b.int_c(IntOp::Lshr, e, 2);
+        let half = b.mul_c(half, 4);
+        let shift = b.iadd(shift, half);
+        let q = b.int(IntOp::Lshr, w, shift);
+        b.int_c(IntOp::And, q, 15)
+    } else {
+        let q = b.int(IntOp::Lshr, w, shift);
+        let q = b.int_c(IntOp::And, q, 255);
+        b.int_c(IntOp::Xor, q, 128)
+    };
+    let q = b.i_to_f(q);
+    let sb = b.add_c(at, (l.words() * 32) as i32);
+    let sb = b.iadd(sb, lane);
+    let sb = b.load(mem, Elem::I32, sb, None);
+    let (s, beta) = scale_and_offset(kx, sb);
+    kx.b.fma(s, q, beta)
+}

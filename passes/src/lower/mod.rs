@@ -1,0 +1,172 @@
+//! Lowering: stages of the graph become kernels and a launch plan. Read top to bottom: [`lower`] walks the launches,
+//! [`emit`] sends each stage to the generator of its family, equal kernels are merged, parameters are bound to buffers.
+
+mod attention;
+mod cx;
+mod heads;
+mod matmul;
+mod route;
+mod rows;
+pub mod schedule;
+mod stage;
+
+use cx::{ArgKey, Kx};
+use ir::diag::{Diagnostic, Result};
+use ir::graph::op::Op;
+use ir::graph::{Graph, NodeId, Rows};
+use ir::kernel::{IntOp, Kernel};
+use ir::layout::AffineLayout;
+use ir::math::Arith;
+use ir::order::ReductionOrder;
+use ir::plan::{Arg, Buffer, BufferKind, Launch, Pack, PackedWeight, Plan};
+use schedule::Schedule;
+use std::collections::BTreeMap;
+
+/// Lowers a graph whose quantized matmuls are exact and whose orders are pinned.
+pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
+    s.check().map_err(|m| Diagnostic::new("E0601", m))?;
+    let stages = g.stages_or_default();
+    let mut plan = Plan::default();
+    let mut known: BTreeMap<String, u32> = BTreeMap::new();
+    for launch in g.launches_or_default() {
+        let parts: Vec<stage::Part> =
+            launch.iter().map(|&i| stage::Part::new(g, s, &stages[i as usize])).collect::<Result<_>>()?;
+        let name = parts.iter().map(|p| p.stage.name.as_str()).collect::<Vec<_>>().join("+");
+        let rows = parts[0].rows;
+        if parts.iter().any(|p| p.rows != rows) {
+            return Err(Diagnostic::new("E0602", "stages of one launch differ in their rows").at(name));
+        }
+        let (kernel, args) = emit(g, s, &parts)?;
+        let kernel = intern(&mut plan, &mut known, kernel, &kernel_name(&parts));
+        let args = args.into_iter().map(|a| bind(g, &mut plan, a)).collect::<Result<Vec<_>>>()?;
+        let grid_x = parts.iter().map(|p| p.grid_x).sum();
+        plan.launches.push(Launch { name, kernel, args, grid_x, rows });
+    }
+    for &o in &g.outputs {
+        if !plan.buffers.iter().any(|b| b.name == g.node(o).name) {
+            return Err(Diagnostic::new("E0603", "an output is not stored by any stage").at(&g.node(o).name));
+        }
+    }
+    Ok(plan)
+}
+
+/// One kernel of one or more independent stages, each with its range of blocks along x.
+fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> Result<(Kernel, Vec<ArgKey>)> {
+    let warps = parts.iter().map(|p| p.warps).max().unwrap_or(1);
+    let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows);
+    let bx = kx.b.block_x();
+    if let [part] = parts {
+        part.emit(&mut kx, bx)?;
+    } else {
+        let mut first = 0;
+        let mut result = Ok(());
+        for part in parts {
+            let local = kx.b.add_c(bx, -(first as i32));
+            let (zero, n) = (kx.b.i(0), kx.b.i(part.grid_x as i32));
+            let (lo, hi) = (kx.b.icmp(ir::kernel::ICmp::Le, zero, local), kx.b.icmp(ir::kernel::ICmp::Lt, local, n));
+            let here = kx.b.bool_op(ir::kernel::BoolOp::And, lo, hi);
+            kx.when(here, |kx| {
+                if result.is_ok() {
+                    result = part.emit(kx, local);
+                }
+            });
+            first += part.grid_x;
+        }
+        result?;
+    }
+    let args = kx.args.into_iter().map(|(k, _)| k).collect();
+    Ok((kx.b.finish(), args))
+}
+
+/// A symbol from the stages' names, without the layer.
+fn kernel_name(parts: &[stage::Part]) -> String {
+    let mut out = String::new();
+    for p in parts {
+        if !out.is_empty() {
+            out.push_str("__");
+        }
+        let short: Vec<&str> = p.stage.name.split('.').filter(|s| *s != "layers" && s.parse::<u32>().is_err()).collect();
+        for c in short.join("_").chars() {
+            out.push(if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' });
+        }
+    }
+    format!("k_{out}")
+}
+
+/// The index of the kernel, added under a free name if no equal one is known.
+fn intern(plan: &mut Plan, known: &mut BTreeMap<String, u32>, mut kernel: Kernel, name: &str) -> u32 {
+    kernel.name = "k".into();
+    if let Some(i) = known.get(&ir::kernel::text::print(&kernel)) {
+        return *i;
+    }
+    let key = ir::kernel::text::print(&kernel);
+    let same = |n: &str| plan.kernels.iter().any(|k| k.name == n);
+    kernel.name = (1..).map(|i| if i == 1 { name.to_string() } else { format!("{name}_{i}") }).find(|n| !same(n)).unwrap_or_default();
+    plan.kernels.push(kernel);
+    known.insert(key, plan.kernels.len() as u32 - 1);
+    plan.kernels.len() as u32 - 1
+}
+
+/// The buffer or weight of a parameter, made at first use.
+fn bind(g: &Graph, plan: &mut Plan, key: ArgKey) -> Result<Arg> {
+    let weight = |plan: &mut Plan, tensor: String, pack: Pack| {
+        let w = PackedWeight { tensor, pack };
+        let i = plan.weights.iter().position(|x| *x == w).unwrap_or_else(|| {
+            plan.weights.push(w);
+            plan.weights.len() - 1
+        });
+        Arg::Weight(i as u32)
+    };
+    let buffer = |plan: &mut Plan, name: String, kind: BufferKind| {
+        let i = plan.buffers.iter().position(|x| x.name == name).unwrap_or_else(|| {
+            plan.buffers.push(Buffer { name, kind, offset: None });
+            plan.buffers.len() - 1
+        });
+        Arg::Buffer(i as u32)
+    };
+    Ok(match key {
+        ArgKey::Weight(id, pack) => weight(plan, g.node(id).name.clone(), pack),
+        ArgKey::Rope(p) => weight(plan, "rope".into(), Pack::Rope(p)),
+        ArgKey::Tokens => buffer(plan, "tokens".into(), BufferKind::Tokens),
+        ArgKey::State => buffer(plan, "state".into(), BufferKind::State),
+        ArgKey::Value(id) => {
+            let kind = BufferKind::Value { rows: g.node(id).ty.rows, bytes: cx::row_bytes(g, id) };
+            buffer(plan, g.node(id).name.clone(), kind)
+        }
+        ArgKey::Keys(id) | ArgKey::Vals(id) => {
+            let Op::Kv { layer, heads, dim, window } = g.node(id).op else {
+                return Err(Diagnostic::new("E0620", "expected a cache").at(&g.node(id).name));
+            };
+            if matches!(key, ArgKey::Keys(_)) {
+                buffer(plan, format!("kv.{layer}.keys"), BufferKind::Keys { layer, heads, dim, window })
+            } else {
+                buffer(plan, format!("kv.{layer}.values"), BufferKind::Values { layer, heads, dim, window })
+            }
+        }
+    })
+}
+
+/// The layout of a matrix that is read by rows: that of the matmul that reads it too, if there is one.
+fn table_layout(kx: &Kx, table: NodeId) -> Result<AffineLayout> {
+    let order = kx.g.users(table).into_iter().find_map(|u| match kx.g.node(u).op {
+        Op::QLinear { order } | Op::QExpertLinear { order } => order,
+        _ => None,
+    });
+    kx.layout(table, order.unwrap_or(ReductionOrder::contiguous(4)))
+}
+
+/// `ceil(a / b)` of a constant and a constant, as a value; kept here for readers of grids.
+fn blocks(tiles: u32, per_block: u32) -> u32 {
+    tiles.div_ceil(per_block.max(1))
+}
+
+/// `block * n + offset`
+fn scaled(kx: &mut Kx, block: ir::kernel::V, n: u32, offset: ir::kernel::V) -> ir::kernel::V {
+    let at = kx.b.int_c(IntOp::Mul, block, n as i32);
+    kx.b.iadd(at, offset)
+}
+
+/// Rows of a stage: outputs if it stores any value per output.
+fn stage_rows(g: &Graph, stores: &[NodeId]) -> Rows {
+    if stores.iter().any(|&s| g.node(s).ty.rows == Rows::Outputs) { Rows::Outputs } else { Rows::Tokens }
+}

@@ -1,0 +1,434 @@
+//! Operations over a token's whole row, computed by every block that needs them: norms, sums, products, embedding,
+//! quantization. Elementwise nodes are evaluated where they are read; a reduction makes one pass over the row and leaves
+//! what it read in shared memory; quantization leaves byte planes for the matmul.
+
+use super::cx::{ArgKey, Kx, Memo, pinned};
+use ir::diag::{Diagnostic, Result};
+use ir::graph::op::{EmbedMode, Op};
+use ir::graph::{Elem as GElem, NodeId};
+use ir::kernel::{Elem, ICmp, IntOp, Mem, V};
+use ir::math::{self, Arith};
+use ir::order::{ReductionOrder, Take};
+use std::collections::BTreeMap;
+
+/// A quantized row: where its planes lie (bytes), and its dimensions.
+#[derive(Clone, Copy, Debug)]
+pub struct QRow {
+    /// Memory.
+    pub mem: Mem,
+    /// First byte of the row, a multiple of 4.
+    pub base: V,
+    /// Elements of the row.
+    pub width: u32,
+    /// Elements of a group.
+    pub group: u32,
+}
+
+/// Row values of one block.
+#[derive(Default)]
+pub struct RowCx {
+    nodes: Vec<NodeId>,
+    planes_here: bool,
+    shared: BTreeMap<NodeId, Mem>,
+    norm: BTreeMap<NodeId, V>,
+    quant: BTreeMap<NodeId, QRow>,
+}
+
+impl RowCx {
+    /// Row values over `nodes` (in topological order); others are read from memory. `planes_here`: a matmul of this block
+    /// reads the quantized rows, so they are kept in shared memory even where they are stored too.
+    pub fn new(nodes: &[NodeId], planes_here: bool) -> Self {
+        RowCx { nodes: nodes.to_vec(), planes_here, ..RowCx::default() }
+    }
+
+    /// Computes reductions and quantizations, and stores `stores` in the lanes where `owner` holds.
+    pub fn run(&mut self, kx: &mut Kx, stores: &[NodeId], owner: V) -> Result<()> {
+        for id in self.nodes.clone() {
+            let n = kx.g.node(id);
+            match n.op {
+                Op::RmsNorm { dim, eps, order } => {
+                    let order = pinned(kx.g, id, order)?;
+                    let x = n.inputs[0];
+                    let store = stores.contains(&x).then_some(owner);
+                    let sum = self.sum_of_squares(kx, x, dim, order, store)?;
+                    let (inv, eps) = (kx.b.f(1.0 / dim as f32), kx.b.f(eps));
+                    let mean = kx.b.fma(sum, inv, eps);
+                    let r = math::rsqrt(&mut kx.b, mean);
+                    self.norm.insert(id, r);
+                }
+                Op::Quantize { group } => {
+                    let q = self.quantize(kx, id, n.inputs[0], group, stores.contains(&id).then_some(owner))?;
+                    self.quant.insert(id, q);
+                }
+                _ => {}
+            }
+        }
+        for &id in stores {
+            let done = self.shared.contains_key(&id) || matches!(kx.g.node(id).op, Op::Quantize { .. });
+            if !done && self.nodes.contains(&id) {
+                self.store_row(kx, id, owner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The planes of a quantized node: of this block, or from memory.
+    pub fn qrow(&mut self, kx: &mut Kx, id: NodeId) -> Result<QRow> {
+        if let Some(q) = self.quant.get(&id) {
+            return Ok(*q);
+        }
+        let ty = &kx.g.node(id).ty;
+        let GElem::Q24 { group } = ty.elem else {
+            return Err(Diagnostic::new("E0613", "expected a quantized value").at(&kx.g.node(id).name));
+        };
+        let width = ty.width();
+        let mem = kx.arg(ArgKey::Value(id), false);
+        let words = kx.row_base(id);
+        let base = kx.b.mul_c(words, 4);
+        Ok(QRow { mem, base, width, group })
+    }
+
+    /// Element `i` of a row.
+    pub fn eval(&self, kx: &mut Kx, id: NodeId, i: V, memo: &mut Memo) -> Result<V> {
+        if let Some(v) = memo.get(&id) {
+            return Ok(*v);
+        }
+        let v = self.eval_new(kx, id, i, memo)?;
+        memo.insert(id, v);
+        Ok(v)
+    }
+
+    fn eval_new(&self, kx: &mut Kx, id: NodeId, i: V, memo: &mut Memo) -> Result<V> {
+        if let Some(&m) = self.shared.get(&id) {
+            return Ok(kx.b.load(m, Elem::F32, i, None));
+        }
+        if !self.nodes.contains(&id) {
+            return Ok(kx.load_value(id, i, None));
+        }
+        let n = kx.g.node(id);
+        let input = |k: usize| n.inputs[k];
+        Ok(match n.op {
+            Op::Add => {
+                let (a, b) = (self.eval(kx, input(0), i, memo)?, self.eval(kx, input(1), i, memo)?);
+                kx.b.add(a, b)
+            }
+            Op::Mul => {
+                let a = self.eval(kx, input(0), i, memo)?;
+                let b = self.factor(kx, input(1), i, memo)?;
+                kx.b.mul(a, b)
+            }
+            Op::MulConst { c } => {
+                let a = self.eval(kx, input(0), i, memo)?;
+                let c = kx.b.f(c);
+                kx.b.mul(a, c)
+            }
+            Op::RmsNorm { .. } => {
+                let x = self.eval(kx, input(0), i, memo)?;
+                let y = kx.b.mul(x, self.norm[&id]);
+                if n.inputs.len() == 2 {
+                    let w = kx.load_plain(input(1), i)?;
+                    kx.b.mul(y, w)
+                } else {
+                    y
+                }
+            }
+            Op::GeluMul => {
+                let (g, u) = (self.eval(kx, input(0), i, memo)?, self.eval(kx, input(1), i, memo)?);
+                let y = math::gelu(&mut kx.b, g);
+                kx.b.mul(y, u)
+            }
+            Op::Softcap { cap } => {
+                let x = self.eval(kx, input(0), i, memo)?;
+                softcap(kx, x, cap)
+            }
+            Op::ExpertSum => {
+                let (k, width) = (kx.g.node(input(1)).ty.width(), n.ty.width());
+                let mut acc = kx.b.f(0.0);
+                for r in 0..k {
+                    let rank = kx.b.i(r as i32);
+                    let w = kx.expert_weight(input(1), rank);
+                    let at = kx.b.add_c(i, (r * width) as i32);
+                    let y = kx.load_value(input(0), at, None);
+                    acc = kx.b.fma(w, y, acc);
+                }
+                acc
+            }
+            Op::Select => self.eval(kx, input(0), i, memo)?,
+            Op::Embed { mode, factor } => embed(kx, id, mode, factor, i)?,
+            _ => return Err(Diagnostic::new("E0614", format!("`{}` is not an operation over rows", n.op.name())).at(&n.name)),
+        })
+    }
+
+    /// Second operand of a product: a weight as long as the row, one number, or another value.
+    fn factor(&self, kx: &mut Kx, id: NodeId, i: V, memo: &mut Memo) -> Result<V> {
+        let n = kx.g.node(id);
+        if !matches!(n.op, Op::Weight) {
+            return self.eval(kx, id, i, memo);
+        }
+        let at = if n.ty.width() == 1 { kx.b.i(0) } else { i };
+        kx.load_plain(id, at)
+    }
+
+    /// Runs `f(unit, carried)` for the units that this warp owns: warp `w` of `warps` takes `w, w + warps, ...`.
+    fn units(
+        &self,
+        kx: &mut Kx,
+        count: u32,
+        mut f: impl FnMut(&Self, &mut Kx, V) -> Result<()>,
+    ) -> Result<()> {
+        let warps = kx.b.warps();
+        let warp = kx.b.warp();
+        let trip = share(kx, count, warps, warp);
+        let mut result = Ok(());
+        kx.for_(trip, &[], |kx, t, _| {
+            let at = kx.b.mul_c(t, warps as i32);
+            let unit = kx.b.iadd(at, warp);
+            result = f(self, kx, unit);
+            vec![]
+        });
+        result
+    }
+
+    fn store_row(&mut self, kx: &mut Kx, id: NodeId, owner: V) -> Result<()> {
+        let width = kx.g.node(id).ty.width();
+        self.units(kx, width.div_ceil(32), |this, kx, unit| {
+            let (i, pred) = element(kx, unit, 0, width);
+            let at = clamp(kx, i, pred);
+            let v = this.eval(kx, id, at, &mut Memo::new())?;
+            let p = kx.and(Some(owner), pred);
+            kx.store_value(id, i, v, p);
+            Ok(())
+        })
+    }
+
+    /// Σ x² in the given order; leaves x in shared memory unless it is a value in memory anyway.
+    fn sum_of_squares(&mut self, kx: &mut Kx, x: NodeId, dim: u32, order: ReductionOrder, store: Option<V>) -> Result<V> {
+        let name = &kx.g.node(x).name;
+        let unit = order.lanes.min(64);
+        if order.take != Take::Strided || order.lanes < 32 || !order.lanes.is_multiple_of(unit) || !dim.is_multiple_of(unit) {
+            return Err(Diagnostic::new("E0615", format!("no kernel for the norm of {dim} elements in order {order}"))
+                .at(name)
+                .hint("use take=strided and 32, 64, 128, 256 or 512 lanes that divide into the row"));
+        }
+        let (vecs, runs, units) = (unit / 32, order.lanes / unit, dim / unit);
+        let keep = self.nodes.contains(&x) && !self.shared.contains_key(&x);
+        let keep = keep.then(|| kx.shared("row", 4 * dim));
+        let (warps, warp) = (kx.b.warps(), kx.b.warp());
+        let zero = kx.b.f(0.0);
+        let mut partial = vec![];
+        let mut err = Ok(());
+        // This warp's chains: runs w, w + warps, ...; chain `run` takes units run, run + runs, ...
+        for j in 0..runs.div_ceil(warps) {
+            let run = kx.b.add_c(warp, (j * warps) as i32);
+            let trip = share(kx, units, runs, run);
+            let trip = if runs % warps == 0 {
+                trip
+            } else {
+                let (lim, z) = (kx.b.i(runs as i32), kx.b.i(0));
+                let p = kx.b.icmp(ICmp::Lt, run, lim);
+                kx.b.select(p, trip, z)
+            };
+            let accs = kx.for_(trip, &vec![zero; vecs as usize], |kx, t, acc| {
+                let at = kx.b.mul_c(t, runs as i32);
+                let u = kx.b.iadd(at, run);
+                let mut next = acc.to_vec();
+                for h in 0..vecs {
+                    let at = kx.b.mul_c(u, unit as i32);
+                    let lane = kx.b.lane();
+                    let at = kx.b.iadd(at, lane);
+                    let i = kx.b.add_c(at, (h * 32) as i32);
+                    match self.eval(kx, x, i, &mut Memo::new()) {
+                        Ok(v) => {
+                            if let Some(m) = keep {
+                                kx.b.store(m, Elem::F32, i, v, None);
+                            }
+                            if let Some(owner) = store {
+                                if keep.is_some() {
+                                    kx.store_value(x, i, v, Some(owner));
+                                }
+                            }
+                            next[h as usize] = kx.b.fma(v, v, acc[h as usize]);
+                        }
+                        Err(e) => err = Err(e),
+                    }
+                }
+                next
+            });
+            partial.push(accs);
+        }
+        err?;
+        let parts = if warps == 1 {
+            partial.into_iter().flatten().collect()
+        } else {
+            self.exchange(kx, partial, runs, vecs)
+        };
+        if let Some(m) = keep {
+            // Read back by the lane that wrote it (an index keeps its lane in every pass), or after the barrier of `exchange`.
+            self.shared.insert(x, m);
+        }
+        Ok(kx.join_lanes(order, parts))
+    }
+
+    /// All partial sums in every warp, through shared memory.
+    fn exchange(&self, kx: &mut Kx, partial: Vec<Vec<V>>, runs: u32, vecs: u32) -> Vec<V> {
+        let m = kx.shared("sum", 4 * 32 * runs * vecs);
+        let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
+        for (j, accs) in partial.iter().enumerate() {
+            let run = kx.b.add_c(warp, (j as u32 * warps) as i32);
+            let pred = (runs % warps != 0).then(|| {
+                let lim = kx.b.i(runs as i32);
+                kx.b.icmp(ICmp::Lt, run, lim)
+            });
+            let at = kx.b.mul_c(run, (vecs * 32) as i32);
+            let at = kx.b.iadd(at, lane);
+            for (h, &a) in accs.iter().enumerate() {
+                let at = kx.b.add_c(at, (h * 32) as i32);
+                kx.b.store(m, Elem::F32, at, a, pred);
+            }
+        }
+        kx.b.barrier();
+        (0..runs * vecs)
+            .map(|k| {
+                let at = kx.b.add_c(lane, (k * 32) as i32);
+                kx.b.load(m, Elem::F32, at, None)
+            })
+            .collect()
+    }
+
+    fn quantize(&mut self, kx: &mut Kx, id: NodeId, x: NodeId, group: u32, store: Option<V>) -> Result<QRow> {
+        let width = kx.g.node(x).ty.width();
+        if !group.is_multiple_of(32) || !width.is_multiple_of(group) {
+            return Err(Diagnostic::new("E0616", format!("no kernel quantizes {width} elements in groups of {group}")).at(&kx.g.node(id).name));
+        }
+        let mut dst = vec![];
+        if self.planes_here || store.is_none() {
+            let (mem, base) = (kx.shared("q24", super::cx::q24_bytes(width, group)), kx.b.i(0));
+            dst.push((QRow { mem, base, width, group }, None));
+        }
+        if let Some(owner) = store {
+            let mem = kx.arg(ArgKey::Value(id), true);
+            let words = kx.row_base(id);
+            let base = kx.b.mul_c(words, 4);
+            dst.push((QRow { mem, base, width, group }, Some(owner)));
+        }
+        let first = dst[0].0;
+        self.units(kx, width / group, |this, kx, unit| {
+            let vecs = group / 32;
+            let mut vals = vec![];
+            let mut amax = None;
+            for h in 0..vecs {
+                let at = kx.b.mul_c(unit, group as i32);
+                let lane = kx.b.lane();
+                let at = kx.b.iadd(at, lane);
+                let i = kx.b.add_c(at, (h * 32) as i32);
+                let v = this.eval(kx, x, i, &mut Memo::new())?;
+                vals.push((i, v));
+                let bits = kx.b.bits(v);
+                let a = kx.b.int_c(IntOp::And, bits, i32::MAX);
+                amax = Some(match amax {
+                    None => a,
+                    Some(m) => kx.b.int(IntOp::Max, m, a),
+                });
+            }
+            let amax = kx.butterfly(amax.unwrap_or(unit), |b, p, q| b.int(IntOp::Max, p, q));
+            let math::quant::Group { scale, inv, ok, .. } = math::quant::group_exponent(&mut kx.b, amax);
+            let (mut sum, mut low) = (None, None);
+            for (i, v) in vals {
+                let q = math::quant::quantize(&mut kx.b, v, inv, ok);
+                let (hi, mid, lo) = math::quant::planes(&mut kx.b, q);
+                let low16 = kx.b.int_c(IntOp::And, q, 0xffff);
+                sum = Some(sum.map_or(q, |s| kx.b.iadd(s, q)));
+                low = Some(low.map_or(low16, |s| kx.b.iadd(s, low16)));
+                for (d, pred) in &dst {
+                    let at = kx.b.iadd(d.base, i);
+                    for (p, byte) in [hi, mid, lo].into_iter().enumerate() {
+                        let at = kx.b.add_c(at, (p as u32 * width) as i32);
+                        kx.b.store(d.mem, Elem::U8, at, byte, *pred);
+                    }
+                }
+            }
+            let sum = kx.butterfly(sum.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+            let low = kx.butterfly(low.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+            let s = kx.b.i_to_f(sum);
+            let corr = kx.b.mul_c(low, 128);
+            let lane = kx.b.lane();
+            let lane0 = kx.is_zero(lane);
+            for (d, pred) in &dst {
+                let p = kx.and(Some(lane0), *pred);
+                for (k, (v, elem)) in [(scale, Elem::F32), (s, Elem::F32), (corr, Elem::I32)].into_iter().enumerate() {
+                    let at = d.meta(kx, k as u32, unit);
+                    kx.b.store(d.mem, elem, at, v, p);
+                }
+            }
+            Ok(())
+        })?;
+        kx.b.barrier();
+        Ok(first)
+    }
+}
+
+impl QRow {
+    /// Index (in words) of scale (0), sum (1) or correction (2) of a group.
+    pub fn meta(&self, kx: &mut Kx, k: u32, group: V) -> V {
+        let base = kx.b.lshr(self.base, 2);
+        let at = kx.b.iadd(base, group);
+        kx.b.add_c(at, (3 * self.width / 4 + k * (self.width / self.group)) as i32)
+    }
+}
+
+/// Iterations of worker `w` of `n` over `count` items: `ceil((count - w) / n)`.
+fn share(kx: &mut Kx, count: u32, n: u32, w: V) -> V {
+    if count % n == 0 {
+        return kx.b.i((count / n) as i32);
+    }
+    let top = kx.b.i((count + n - 1) as i32);
+    let left = kx.b.isub(top, w);
+    kx.b.int_c(IntOp::Div, left, n as i32)
+}
+
+fn element(kx: &mut Kx, unit: V, h: u32, width: u32) -> (V, Option<V>) {
+    let at = kx.b.mul_c(unit, 32);
+    let lane = kx.b.lane();
+    let at = kx.b.iadd(at, lane);
+    let i = kx.b.add_c(at, (h * 32) as i32);
+    let pred = (!width.is_multiple_of(32)).then(|| {
+        let lim = kx.b.i(width as i32);
+        kx.b.icmp(ICmp::Lt, i, lim)
+    });
+    (i, pred)
+}
+
+fn clamp(kx: &mut Kx, i: V, pred: Option<V>) -> V {
+    match pred {
+        None => i,
+        Some(p) => {
+            let z = kx.b.i(0);
+            kx.b.select(p, i, z)
+        }
+    }
+}
+
+/// `cap * tanh(x * (1/cap))`
+pub fn softcap(kx: &mut Kx, x: V, cap: f32) -> V {
+    let inv = kx.b.f(1.0 / cap);
+    let t = kx.b.mul(x, inv);
+    let t = math::tanh(&mut kx.b, t);
+    let c = kx.b.f(cap);
+    kx.b.mul(t, c)
+}
+
+/// Element `i` of the token's embedding row.
+fn embed(kx: &mut Kx, id: NodeId, mode: EmbedMode, factor: f32, i: V) -> Result<V> {
+    let table = kx.g.node(id).inputs[0];
+    let l = super::table_layout(kx, table)?;
+    let m = kx.arg(ArgKey::Weight(table, ir::plan::Pack::Affine(l)), false);
+    let tokens = kx.arg(ArgKey::Tokens, false);
+    let tok = kx.tok;
+    let t = kx.b.load(tokens, Elem::I32, tok, None);
+    let w = super::matmul::element(kx, &l, m, t, i);
+    let round = |kx: &mut Kx, v| if mode == EmbedMode::Bf16 { kx.b.round_bf16(v) } else { v };
+    let w = round(kx, w);
+    let f = kx.b.f(factor);
+    let y = kx.b.mul(w, f);
+    Ok(round(kx, y))
+}

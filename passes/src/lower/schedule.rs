@@ -1,0 +1,35 @@
+//! Free schedules: how work is spread over blocks, warps and lanes. Nothing here can change a bit; tests try several.
+
+/// Schedule of all kernels of one target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Warps of a matmul block: 1, 2, 4 or 8.
+    pub warps: u32,
+    /// Lanes that share a row of a matmul: 1, 2 or 4.
+    pub chain_lanes: u32,
+    /// Words that a lane loads together: 1, 2 or 4.
+    pub vec: u32,
+    /// Row tiles that one warp of a matmul block computes, about.
+    pub tiles: u32,
+    /// Stages of asynchronous weight copies; 0 for plain loads.
+    pub stages: u32,
+    /// Blocks per multiprocessor to ask for; 0 for no wish.
+    pub min_blocks: u32,
+}
+
+impl Schedule {
+    /// One lane per row in SIMD registers; one warp per block.
+    pub const HOST: Schedule = Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 4, stages: 0, min_blocks: 0 };
+    /// Four lanes per row, 16-byte loads.
+    pub const GPU: Schedule = Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 0 };
+
+    /// Is every field in range?
+    pub fn check(&self) -> Result<(), String> {
+        let ok = [1, 2, 4, 8].contains(&self.warps)
+            && [1, 2, 4].contains(&self.chain_lanes)
+            && [1, 2, 4].contains(&self.vec)
+            && (1..=64).contains(&self.tiles)
+            && (self.stages == 0 || (2..=8).contains(&self.stages));
+        if ok { Ok(()) } else { Err(format!("not a schedule: {self:?}")) }
+    }
+}

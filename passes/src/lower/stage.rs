@@ -1,0 +1,401 @@
+//! One stage: which family of kernel it is, how many blocks it takes, and its program.
+
+use super::cx::{Kx, Memo, is_row_op, pinned};
+use super::heads::{HeadCx, head_dim};
+use super::matmul::Matrix;
+use super::rows::RowCx;
+use super::schedule::Schedule;
+use super::{attention, blocks, route, scaled, stage_rows};
+use ir::diag::{Diagnostic, Result};
+use ir::graph::op::Op;
+use ir::graph::{Graph, NodeId, Rows, Stage};
+use ir::kernel::{Elem, ICmp, IntOp, Mem, V};
+use ir::math::{self, Arith};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Family of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    /// Rows only: a block per token.
+    Rows,
+    /// Heads only, or after a matmul: a block per few heads.
+    Heads { dim: u32, heads: u32, per_block: u32 },
+    /// Rows of a matmul with elementwise work after it; `ranks` experts one after the other along x.
+    Matmul { tiles: u32, per_block: u32, ranks: u32 },
+    /// All experts' logits, then the choice: one block.
+    Route,
+    /// A block per query head.
+    Attention { heads: u32 },
+    /// One block.
+    Argmax,
+}
+
+/// A stage with its place in a launch.
+pub struct Part<'a> {
+    /// The stage.
+    pub stage: &'a Stage,
+    /// Blocks along x.
+    pub grid_x: u32,
+    /// Warps it wants.
+    pub warps: u32,
+    /// Rows along y.
+    pub rows: Rows,
+    family: Family,
+    /// Row operations before the matmul.
+    prologue: Vec<NodeId>,
+    /// Matmuls.
+    matmuls: Vec<NodeId>,
+    /// What follows them.
+    epilogue: Vec<NodeId>,
+}
+
+fn is_matmul(g: &Graph, id: NodeId) -> bool {
+    matches!(g.node(id).op, Op::QLinear { .. } | Op::QExpertLinear { .. })
+}
+
+impl<'a> Part<'a> {
+    /// Sorts a stage's nodes into prologue, matmuls and epilogue, and chooses its grid.
+    pub fn new(g: &Graph, s: &Schedule, stage: &'a Stage) -> Result<Self> {
+        let (mut prologue, mut matmuls, mut epilogue) = (vec![], vec![], vec![]);
+        let mut after: BTreeSet<NodeId> = BTreeSet::new();
+        for &id in &stage.nodes {
+            if is_matmul(g, id) {
+                matmuls.push(id);
+                after.insert(id);
+            } else if g.node(id).inputs.iter().any(|i| after.contains(i)) {
+                epilogue.push(id);
+                after.insert(id);
+            } else {
+                prologue.push(id);
+            }
+        }
+        let unsupported = |what: &str| {
+            Err(Diagnostic::new("E0604", format!("no kernel for this stage: {what}"))
+                .at(&stage.name)
+                .hint("compile with --fuse off, or report the stage"))
+        };
+        let tail = if matmuls.is_empty() { &prologue } else { &epilogue };
+        let head = tail.iter().find_map(|&id| head_dim(g, id));
+        let routes = tail.iter().any(|&id| matches!(g.node(id).op, Op::Route { .. }));
+        let tile_rows = 32 / s.chain_lanes;
+        let mut warps = s.warps;
+        let family = if let Some(dim) = head {
+            let width = tail
+                .iter()
+                .map(|&id| match g.node(id).op {
+                    Op::KvWrite => g.node(g.node(id).inputs[1]).ty.width(),
+                    _ => g.node(id).ty.width(),
+                })
+                .max()
+                .unwrap_or(dim);
+            if matmuls.is_empty() {
+                warps = 1;
+            }
+            let heads = width / dim;
+            let want = (s.tiles * s.warps * tile_rows / dim).max(1);
+            let per_block = (1..=want.min(heads)).rev().find(|n| heads % n == 0).unwrap_or(1);
+            Family::Heads { dim, heads, per_block }
+        } else if routes {
+            if stage.nodes.iter().filter(|&&id| matches!(g.node(id).op, Op::Route { .. })).count() != 1 {
+                return unsupported("several routes");
+            }
+            Family::Route
+        } else if !matmuls.is_empty() {
+            let w = g.node(matmuls[0]).inputs[1];
+            let [.., rows, _] = g.node(w).ty.shape[..] else { return unsupported("a matmul without a matrix") };
+            let tiles = rows.div_ceil(tile_rows);
+            let summed = epilogue.iter().any(|&id| matches!(g.node(id).op, Op::ExpertSum));
+            let ranks = match g.node(matmuls[0]).op {
+                Op::QExpertLinear { .. } if !summed => g.node(g.node(matmuls[0]).inputs[2]).ty.width(),
+                _ => 1,
+            };
+            Family::Matmul { tiles, per_block: (s.tiles * s.warps).min(tiles), ranks }
+        } else {
+            match &stage.nodes[..] {
+                [id] if matches!(g.node(*id).op, Op::Attention { .. }) => {
+                    warps = 1;
+                    let Op::Attention { heads, .. } = g.node(*id).op else { return unsupported("attention") };
+                    Family::Attention { heads }
+                }
+                [id] if matches!(g.node(*id).op, Op::Argmax) => Family::Argmax,
+                nodes if nodes.iter().all(|&id| is_row_op(g, id)) => Family::Rows,
+                _ => return unsupported("it mixes operations that have no common kernel"),
+            }
+        };
+        if !matmuls.is_empty() && prologue.iter().any(|&id| !is_row_op(g, id)) {
+            return unsupported("something before the matmul is not an operation over rows");
+        }
+        let grid_x = match family {
+            Family::Rows | Family::Route | Family::Argmax => 1,
+            Family::Heads { heads, per_block, .. } => heads / per_block,
+            Family::Matmul { tiles, per_block, ranks } => blocks(tiles, per_block) * ranks,
+            Family::Attention { heads } => heads,
+        };
+        Ok(Part { stage, grid_x, warps, rows: stage_rows(g, &stage.stores), family, prologue, matmuls, epilogue })
+    }
+
+    fn stored(&self, among: &[NodeId]) -> Vec<NodeId> {
+        self.stage.stores.iter().copied().filter(|s| among.contains(s)).collect()
+    }
+
+    /// The program of one block, numbered `bx` within the stage.
+    pub fn emit(&self, kx: &mut Kx, bx: V) -> Result<()> {
+        let first = kx.is_zero(bx);
+        match self.family {
+            Family::Attention { .. } => return attention::attention(kx, self.stage.nodes[0], bx),
+            Family::Argmax => return route::argmax(kx, self.stage.nodes[0]),
+            Family::Rows => {
+                let t = kx.b.b(true);
+                return RowCx::new(&self.prologue, false).run(kx, &self.stored(&self.prologue), t);
+            }
+            Family::Heads { dim, per_block, .. } if self.matmuls.is_empty() => {
+                return self.heads(kx, bx, dim, per_block, |_, _| Ok(BTreeMap::new()));
+            }
+            Family::Route if self.matmuls.is_empty() => return self.on_first_warp(kx, |kx| route::route(kx, self.stage.nodes[0], None)),
+            _ => {}
+        }
+        let mut rows = RowCx::new(&self.prologue, true);
+        rows.run(kx, &self.stored(&self.prologue), first)?;
+        let mats: Vec<Matrix> = self.matmuls.iter().map(|&id| self.matrix(kx, id)).collect::<Result<_>>()?;
+        match self.family {
+            Family::Matmul { tiles, per_block, ranks } => self.tiles(kx, &mut rows, &mats, bx, tiles, per_block, ranks),
+            Family::Heads { dim, per_block, .. } => {
+                let arrays: Vec<_> = self.matmuls.iter().map(|&id| (id, kx.shared("head", 4 * dim))).collect();
+                self.heads(kx, bx, dim, per_block, |kx, head| {
+                    for ((id, mem), mat) in arrays.iter().zip(&mats) {
+                        let q = rows.qrow(kx, kx.g.node(*id).inputs[0])?;
+                        let n = dim / mat.l.tile_rows();
+                        let zero = kx.b.i(0);
+                        let first_tile = scaled(kx, head, n, zero);
+                        self.each_tile(kx, n, |kx, t, valid| {
+                            let tile = kx.b.iadd(first_tile, t);
+                            let y = mat.dot(kx, q, tile, zero);
+                            let (row, pred) = mat.row(kx, t);
+                            let p = kx.and(pred, valid);
+                            kx.b.store(*mem, Elem::F32, row, y, p);
+                            Ok(())
+                        })?;
+                    }
+                    kx.b.barrier();
+                    Ok(arrays.iter().copied().collect())
+                })
+            }
+            Family::Route => {
+                let (id, mat) = (self.matmuls[0], mats[0]);
+                let q = rows.qrow(kx, kx.g.node(id).inputs[0])?;
+                let mem = kx.shared("logits", 4 * mat.l.rows);
+                let zero = kx.b.i(0);
+                self.each_tile(kx, mat.l.tiles(), |kx, t, valid| {
+                    let y = mat.dot(kx, q, t, zero);
+                    let (row, pred) = mat.row(kx, t);
+                    let p = kx.and(pred, valid);
+                    kx.b.store(mem, Elem::F32, row, y, p);
+                    Ok(())
+                })?;
+                kx.b.barrier();
+                let last = self.epilogue[0];
+                self.on_first_warp(kx, |kx| route::route(kx, last, Some(mem)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
+        let n = kx.g.node(id);
+        let order = match n.op {
+            Op::QLinear { order } | Op::QExpertLinear { order } => pinned(kx.g, id, order)?,
+            _ => return Err(Diagnostic::new("E0604", "not a matmul").at(&n.name)),
+        };
+        Matrix::bind(kx, n.inputs[1], order)
+    }
+
+    fn on_first_warp(&self, kx: &mut Kx, f: impl FnOnce(&mut Kx) -> Result<()>) -> Result<()> {
+        if kx.b.warps() == 1 {
+            return f(kx);
+        }
+        let warp = kx.b.warp();
+        let first = kx.is_zero(warp);
+        let mut r = Ok(());
+        kx.when(first, |kx| r = f(kx));
+        r
+    }
+
+    /// Runs `f(tile, valid)` for tiles `warp, warp + warps, ...` of `count`, as often in every warp; a tile past the end is
+    /// replaced by the last, with `valid` false.
+    fn each_tile(&self, kx: &mut Kx, count: u32, mut f: impl FnMut(&mut Kx, V, Option<V>) -> Result<()>) -> Result<()> {
+        let (warps, warp) = (kx.b.warps(), kx.b.warp());
+        let trip = kx.b.i(count.div_ceil(warps) as i32);
+        let mut r = Ok(());
+        kx.for_(trip, &[], |kx, t, _| {
+            let tile = scaled(kx, t, warps, warp);
+            let (tile, valid) = clip(kx, tile, count, count.is_multiple_of(warps));
+            r = f(kx, tile, valid);
+            vec![]
+        });
+        r
+    }
+
+    /// Runs the head operations for this block's heads; `rows` computes the matmul rows of a head into shared memory.
+    fn heads(
+        &self,
+        kx: &mut Kx,
+        bx: V,
+        dim: u32,
+        per_block: u32,
+        mut rows: impl FnMut(&mut Kx, V) -> Result<BTreeMap<NodeId, Mem>>,
+    ) -> Result<()> {
+        let nodes: Vec<NodeId> = if self.matmuls.is_empty() { self.prologue.clone() } else { self.epilogue.clone() };
+        let trip = kx.b.i(per_block as i32);
+        let mut r = Ok(());
+        kx.for_(trip, &[], |kx, t, _| {
+            let head = scaled(kx, bx, per_block, t);
+            r = (|| {
+                let arrays = rows(kx, head)?;
+                let used = !arrays.is_empty();
+                let mut cx = HeadCx::new(dim, head, arrays)?;
+                self.on_first_warp(kx, |kx| cx.run(kx, &nodes, &self.stage.stores))?;
+                if used && per_block > 1 {
+                    kx.b.barrier();
+                }
+                Ok(())
+            })();
+            vec![]
+        });
+        r
+    }
+
+    /// Matmul rows with elementwise work.
+    #[allow(clippy::too_many_arguments)]
+    fn tiles(&self, kx: &mut Kx, rows: &mut RowCx, mats: &[Matrix], bx: V, tiles: u32, per_block: u32, ranks: u32) -> Result<()> {
+        let per_rank = blocks(tiles, per_block);
+        let (rank, block) = if ranks == 1 {
+            (kx.b.i(0), bx)
+        } else {
+            (kx.b.int_c(IntOp::Div, bx, per_rank as i32), kx.b.int_c(IntOp::Rem, bx, per_rank as i32))
+        };
+        let (warps, warp) = (kx.b.warps(), kx.b.warp());
+        let exact = tiles.is_multiple_of(per_block) && per_block.is_multiple_of(warps);
+        let trip = kx.b.i(per_block.div_ceil(warps) as i32);
+        let sum = self.epilogue.iter().copied().find(|&id| matches!(kx.g.node(id).op, Op::ExpertSum));
+        let mut qs = BTreeMap::new();
+        for &id in &self.matmuls {
+            let x = kx.g.node(id).inputs[0];
+            qs.insert(id, rows.qrow(kx, x)?);
+        }
+        let width = mats[0].l.rows;
+        let mut r = Ok(());
+        kx.for_(trip, &[], |kx, t, _| {
+            let tile = scaled(kx, t, warps, warp);
+            // A warp past its block's tiles must not compute the next block's.
+            let (tile, in_block) = clip(kx, tile, per_block, per_block.is_multiple_of(warps));
+            let tile = scaled(kx, block, per_block, tile);
+            let (tile, in_matrix) = clip(kx, tile, tiles, exact || tiles.is_multiple_of(per_block));
+            let valid = kx.and(in_block, in_matrix);
+            r = (|| {
+                let mut memo = Memo::new();
+                let (row, pred) = mats[0].row(kx, tile);
+                let pred = kx.and(pred, valid);
+                if let Some(sum) = sum {
+                    let y = self.expert_sum(kx, sum, &mats[0], qs[&self.matmuls[0]], tile)?;
+                    memo.insert(sum, y);
+                } else {
+                    for (id, mat) in self.matmuls.iter().zip(mats) {
+                        let y = one(kx, *id, mat, qs[id], tile, rank);
+                        memo.insert(*id, y);
+                    }
+                }
+                let column = if ranks == 1 { row } else { scaled(kx, rank, width, row) };
+                for &id in self.matmuls.iter().chain(&self.epilogue) {
+                    let v = match memo.get(&id) {
+                        Some(v) => *v,
+                        None if sum.is_some() && self.matmuls.contains(&id) => continue,
+                        None => self.elementwise(kx, id, row, &memo)?,
+                    };
+                    memo.insert(id, v);
+                    if self.stage.stores.contains(&id) {
+                        kx.store_value(id, column, v, pred);
+                    }
+                }
+                Ok(())
+            })();
+            vec![]
+        });
+        r
+    }
+
+    /// Σ over ranks of weight times the expert's row.
+    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, q: super::rows::QRow, tile: V) -> Result<V> {
+        let (y, route) = (kx.g.node(sum).inputs[0], kx.g.node(sum).inputs[1]);
+        let k = kx.g.node(route).ty.width();
+        let (trip, zero) = (kx.b.i(k as i32), kx.b.f(0.0));
+        let acc = kx.for_(trip, &[zero], |kx, rank, acc| {
+            let v = one(kx, y, mat, q, tile, rank);
+            let w = kx.expert_weight(route, rank);
+            vec![kx.b.fma(w, v, acc[0])]
+        });
+        Ok(acc[0])
+    }
+
+    fn elementwise(&self, kx: &mut Kx, id: NodeId, row: V, memo: &Memo) -> Result<V> {
+        let n = kx.g.node(id);
+        let get = |kx: &mut Kx, i: NodeId| -> Result<V> {
+            if let Some(v) = memo.get(&i) {
+                return Ok(*v);
+            }
+            if matches!(kx.g.node(i).op, Op::Weight) {
+                let at = if kx.g.node(i).ty.width() == 1 { kx.b.i(0) } else { row };
+                return kx.load_plain(i, at);
+            }
+            Ok(kx.load_value(i, row, None))
+        };
+        Ok(match n.op {
+            Op::GeluMul => {
+                let (g, u) = (get(kx, n.inputs[0])?, get(kx, n.inputs[1])?);
+                let y = math::gelu(&mut kx.b, g);
+                kx.b.mul(y, u)
+            }
+            Op::Softcap { cap } => {
+                let x = get(kx, n.inputs[0])?;
+                super::rows::softcap(kx, x, cap)
+            }
+            Op::Add => {
+                let (a, b) = (get(kx, n.inputs[0])?, get(kx, n.inputs[1])?);
+                kx.b.add(a, b)
+            }
+            Op::Mul => {
+                let (a, b) = (get(kx, n.inputs[0])?, get(kx, n.inputs[1])?);
+                kx.b.mul(a, b)
+            }
+            Op::MulConst { c } => {
+                let (a, c) = (get(kx, n.inputs[0])?, kx.b.f(c));
+                kx.b.mul(a, c)
+            }
+            _ => return Err(Diagnostic::new("E0604", format!("`{}` cannot follow a matmul in its kernel", n.op.name())).at(&n.name)),
+        })
+    }
+}
+
+/// One matmul's row of `tile`: of the matrix, or of the expert of `rank`.
+fn one(kx: &mut Kx, id: NodeId, mat: &Matrix, q: super::rows::QRow, tile: V, rank: V) -> V {
+    let n = kx.g.node(id);
+    let zero = kx.b.i(0);
+    if !matches!(n.op, Op::QExpertLinear { .. }) {
+        return mat.dot(kx, q, tile, zero);
+    }
+    let e = kx.expert(n.inputs[2], rank);
+    let tile = scaled(kx, e, mat.l.tiles(), tile);
+    // One row of activations for all ranks, or one for each.
+    let group0 = if kx.g.node(n.inputs[0]).ty.width() == mat.l.cols { zero } else { scaled(kx, rank, mat.l.groups(), zero) };
+    mat.dot(kx, q, tile, group0)
+}
+
+/// `v` if it is below `n`, else `n - 1`; whether it was, unless that is certain.
+fn clip(kx: &mut Kx, v: V, n: u32, certain: bool) -> (V, Option<V>) {
+    if certain {
+        return (v, None);
+    }
+    let lim = kx.b.i(n as i32);
+    let valid = kx.b.icmp(ICmp::Lt, v, lim);
+    let last = kx.b.i(n as i32 - 1);
+    (kx.b.select(valid, v, last), Some(valid))
+}

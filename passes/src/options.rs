@@ -1,0 +1,168 @@
+//! What a person asks of the passes: determinism level, switches, values to keep. Plain data with a text form, so that a
+//! reproducer can carry it.
+
+use ir::diag::{Diagnostic, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// The determinism level (DESIGN section 2), weakest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// No promise: the control of an experiment.
+    Off,
+    /// Same artifact and GPU model: same bits.
+    Run,
+    /// One set of bits everywhere.
+    #[default]
+    Portable,
+}
+
+impl Level {
+    /// All levels, weakest first.
+    pub const ALL: [Level; 3] = [Level::Off, Level::Run, Level::Portable];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Off => "off",
+            Level::Run => "run",
+            Level::Portable => "portable",
+        }
+    }
+
+    /// The level of this name.
+    pub fn parse(s: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|l| l.name() == s)
+    }
+}
+
+/// Options of a compilation that passes read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The level whose promise must be kept.
+    pub determinism: Level,
+    /// Passes switched on or off by name; what is not named is on.
+    pub switches: BTreeMap<String, bool>,
+    /// Fusion rules that are not used.
+    pub rules_off: BTreeSet<String>,
+    /// Names of values that must reach memory and stay there to the end of a step; `*` stands for any text.
+    pub keep: BTreeSet<String>,
+    /// Optional decisions numbered above this are not taken.
+    pub pass_limit: Option<u64>,
+    /// What one launch costs in fusion, in bytes of memory traffic.
+    pub launch_cost: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            determinism: Level::default(),
+            switches: BTreeMap::new(),
+            rules_off: BTreeSet::new(),
+            keep: BTreeSet::new(),
+            pass_limit: None,
+            launch_cost: crate::fuse::cost::LAUNCH,
+        }
+    }
+}
+
+impl Options {
+    /// Is this pass switched on?
+    pub fn is_on(&self, pass: &str) -> bool {
+        self.switches.get(pass).copied().unwrap_or(true)
+    }
+
+    /// Must this value reach memory and stay?
+    pub fn keeps(&self, name: &str) -> bool {
+        self.keep.iter().any(|p| glob(p.as_bytes(), name.as_bytes()))
+    }
+
+    /// Reads the text form.
+    pub fn parse(text: &str) -> Result<Options> {
+        let bad = |what: &str| {
+            Diagnostic::new("E0308", format!("cannot read the option `{what}`"))
+                .hint("options look like `determinism=portable switch.fuse=off rule.NAME=off keep=NAME pass-limit=7`")
+        };
+        let mut o = Options::default();
+        for word in text.split_whitespace() {
+            let (key, value) = word.split_once('=').ok_or_else(|| bad(word))?;
+            let on = || match value {
+                "on" => Ok(true),
+                "off" => Ok(false),
+                _ => Err(bad(word)),
+            };
+            if let Some(pass) = key.strip_prefix("switch.") {
+                o.switches.insert(pass.into(), on()?);
+            } else if let Some(rule) = key.strip_prefix("rule.") {
+                if !on()? {
+                    o.rules_off.insert(rule.into());
+                }
+            } else {
+                match key {
+                    "determinism" => o.determinism = Level::parse(value).ok_or_else(|| bad(word))?,
+                    "keep" => {
+                        o.keep.insert(value.into());
+                    }
+                    "pass-limit" => o.pass_limit = Some(value.parse().map_err(|_| bad(word))?),
+                    "launch-cost" => o.launch_cost = value.parse().map_err(|_| bad(word))?,
+                    _ => return Err(bad(word)),
+                }
+            }
+        }
+        Ok(o)
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "determinism={}", self.determinism.name())?;
+        for (name, on) in &self.switches {
+            write!(f, " switch.{name}={}", if *on { "on" } else { "off" })?;
+        }
+        for name in &self.rules_off {
+            write!(f, " rule.{name}=off")?;
+        }
+        for name in &self.keep {
+            write!(f, " keep={name}")?;
+        }
+        if let Some(n) = self.pass_limit {
+            write!(f, " pass-limit={n}")?;
+        }
+        if self.launch_cost != crate::fuse::cost::LAUNCH {
+            write!(f, " launch-cost={}", self.launch_cost)?;
+        }
+        Ok(())
+    }
+}
+
+/// Does `name` match the pattern, in which `*` stands for any text?
+fn glob(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => name.is_empty(),
+        Some((b'*', rest)) => (0..=name.len()).any(|i| glob(rest, &name[i..])),
+        Some((c, rest)) => name.first() == Some(c) && glob(rest, &name[1..]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_form_round_trips() {
+        let mut o = Options { determinism: Level::Run, pass_limit: Some(7), launch_cost: 1, ..Options::default() };
+        o.switches.insert("fuse".into(), false);
+        o.rules_off.insert("norm-into-quantize".into());
+        o.keep.insert("layers.*.attn.q".into());
+        assert_eq!(Options::parse(&o.to_string()).unwrap(), o);
+        assert_eq!(Options::parse(&Options::default().to_string()).unwrap(), Options::default());
+        assert_eq!(Options::parse("switch.fuse=maybe").unwrap_err().code, "E0308");
+    }
+
+    #[test]
+    fn kept_names_may_hold_stars() {
+        let o = Options { keep: ["layers.*.q".to_string()].into(), ..Options::default() };
+        assert!(o.keeps("layers.7.attn.q"));
+        assert!(!o.keeps("layers.7.attn.k"));
+    }
+}

@@ -1,0 +1,166 @@
+//! What the decode loop asks of a machine: memory, code, and lists of launches that run in order. A device
+//! keeps the bits: what a list computes is a function of the buffers alone, never of timing or of the device.
+//!
+//! On the host a module is an ELF object and a buffer is heap memory; on CUDA a module is PTX or a cubin, a buffer
+//! is a device pointer, and a launch has `32 * warps` threads a block.
+
+use ir::diag::{Diagnostic, Result};
+
+/// A buffer of one device; never reused for another buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BufferId(pub(crate) u32);
+
+/// A kernel of a loaded module of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelHandle(pub(crate) u32);
+
+/// A prepared list of one device; never reused for another list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PreparedId(pub(crate) u32);
+
+/// Most warps of a block.
+pub const MAX_WARPS: u32 = 32;
+/// Most blocks along x.
+pub const MAX_GRID_X: u32 = i32::MAX as u32;
+/// Most blocks along y.
+pub const MAX_GRID_Y: u32 = 65535;
+/// Alignment of every kernel argument, in bytes.
+pub const ARG_ALIGN: u64 = 16;
+
+/// A kernel that a module is expected to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSig<'a> {
+    /// Name of its entry point.
+    pub name: &'a str,
+    /// Number of buffers it takes.
+    pub bufs: u32,
+}
+
+/// The kernels wanted of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelNames<'a> {
+    /// Where the code came from, for errors.
+    pub place: &'a str,
+    /// The kernels; [`Device::load_module`] answers in this order.
+    pub kernels: &'a [KernelSig<'a>],
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchDesc {
+    /// What runs.
+    pub kernel: KernelHandle,
+    /// One buffer and byte offset (a multiple of [`ARG_ALIGN`]) per parameter.
+    pub args: Vec<(BufferId, u64)>,
+    /// Blocks along x and y; y is the default of a run that gives none.
+    pub grid: [u32; 2],
+    /// Warps of a block, as the kernel was compiled for.
+    pub warps: u32,
+    /// Shared memory of a block, as the kernel was compiled for.
+    pub shared_bytes: u32,
+}
+
+/// A machine that runs kernels. Calls take effect in order.
+pub trait Device: Send {
+    /// What it is, for people: `cpu (2 threads)`.
+    fn name(&self) -> String;
+
+    /// A new buffer, 64-byte aligned, filled with zeros (or with 0xff where the device was told to poison).
+    fn alloc(&mut self, bytes: u64) -> Result<BufferId>;
+
+    /// Gives a buffer back. Refused while a prepared list uses it.
+    fn free(&mut self, buffer: BufferId) -> Result<()>;
+
+    /// Copies to a buffer, after all earlier runs.
+    fn write(&mut self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Copies from a buffer, after all earlier runs.
+    fn read(&mut self, buffer: BufferId, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Loads compiled code and finds its kernels. The module lives as long as the device.
+    fn load_module(&mut self, code: &[u8], names: &KernelNames<'_>) -> Result<Vec<KernelHandle>>;
+
+    /// Checks a list of launches and resolves its pointers once, to be run often.
+    fn prepare(&mut self, list: &[LaunchDesc]) -> Result<PreparedId>;
+
+    /// Forgets a prepared list.
+    fn release(&mut self, prepared: PreparedId) -> Result<()>;
+
+    /// Runs a prepared list: each launch sees all that earlier ones wrote. `grid_y` has the y extent of each
+    /// launch (0 skips it), or is empty to run the list as prepared. May return before the work is done.
+    ///
+    /// # Safety
+    /// The loaded code must be what the compiler made for these kernels, and each launch, with this grid,
+    /// `warps` and `shared_bytes`, must stay inside the buffers of its arguments. A sound plan of a checked
+    /// artifact has these properties.
+    unsafe fn run(&mut self, prepared: PreparedId, grid_y: &[u32]) -> Result<()>;
+
+    /// Waits until all runs are done, and reports what went wrong in them.
+    fn sync(&mut self) -> Result<()>;
+
+    /// Runs a list once, to its end.
+    ///
+    /// # Safety
+    /// As for [`Device::run`].
+    unsafe fn launch(&mut self, list: &[LaunchDesc]) -> Result<()> {
+        let prepared = self.prepare(list)?;
+        // SAFETY: the caller's promise.
+        let ran = unsafe { self.run(prepared, &[]) }.and_then(|()| self.sync());
+        let released = self.release(prepared);
+        ran.and(released)
+    }
+}
+
+impl LaunchDesc {
+    /// Refuses a launch that not every device can run; `bufs` is what the kernel takes, `index` the place in
+    /// the list, for the error.
+    pub(crate) fn check(&self, index: usize, kernel: &str, bufs: u32) -> Result<()> {
+        let refuse = |what: String| {
+            Err(Diagnostic::new("E0424", what).at(format!("launch {index} ({kernel})")))
+        };
+        if self.args.len() != bufs as usize {
+            return refuse(format!(
+                "the kernel takes {bufs} buffers, the launch has {}",
+                self.args.len()
+            ));
+        }
+        if self.warps == 0 || self.warps > MAX_WARPS {
+            return refuse(format!(
+                "a block has 1 to {MAX_WARPS} warps, the launch asks for {}",
+                self.warps
+            ));
+        }
+        if self.grid[0] == 0 || self.grid[0] > MAX_GRID_X {
+            return refuse(format!(
+                "x extent {} of the grid is not in 1..={MAX_GRID_X}",
+                self.grid[0]
+            ));
+        }
+        check_grid_y(index, kernel, self.grid[1])?;
+        match self.args.iter().find(|a| a.1 % ARG_ALIGN != 0) {
+            Some(arg) => refuse(format!(
+                "byte offset {} of an argument is not a multiple of {ARG_ALIGN}",
+                arg.1
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses a y extent that not every device can run.
+pub(crate) fn check_grid_y(index: usize, kernel: &str, y: u32) -> Result<()> {
+    if y > MAX_GRID_Y {
+        let message = format!("y extent {y} of the grid is more than {MAX_GRID_Y}");
+        return Err(Diagnostic::new("E0424", message).at(format!("launch {index} ({kernel})")));
+    }
+    Ok(())
+}
+
+/// The y extents of a run: those given, checked, or those prepared.
+pub(crate) fn check_grid_list(given: usize, prepared: usize) -> Result<()> {
+    if given != 0 && given != prepared {
+        let message = format!("{given} y extents given for a list of {prepared} launches");
+        return Err(Diagnostic::new("E0424", message));
+    }
+    Ok(())
+}
