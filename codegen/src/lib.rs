@@ -7,6 +7,7 @@
 pub mod audit;
 mod check;
 mod emit;
+mod live;
 mod module;
 mod target;
 

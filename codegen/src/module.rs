@@ -2,9 +2,10 @@
 
 use crate::emit::{self, Res};
 use crate::target::{HostIsa, Target};
-use crate::{audit, check};
+use crate::{audit, check, live};
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;
+use inkwell::llvm_sys::support::LLVMParseCommandLineOptions;
 use inkwell::module::Module;
 use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple};
@@ -18,7 +19,19 @@ fn internal(what: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::new("E0590", format!("LLVM: {what}"))
 }
 
+/// Switches off the machine combiner, once per process: it regroups long sums of integers for short latency, at the price
+/// of so many live values that the inner loops spill. (It never touches floats without fast-math flags.)
+fn configure() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let args = [c"isobit".as_ptr(), c"-x86-machine-combiner=0".as_ptr()];
+        // SAFETY: two NUL-terminated strings that live forever, and their number.
+        unsafe { LLVMParseCommandLineOptions(2, args.as_ptr(), std::ptr::null()) };
+    });
+}
+
 fn machine(target: Target) -> Result<TargetMachine> {
+    configure();
     let (triple, reloc) = match target {
         Target::Host(_) => ("x86_64-unknown-linux-gnu", RelocMode::PIC),
         _ => ("nvptx64-nvidia-cuda", RelocMode::Default),
@@ -41,6 +54,7 @@ fn build<'c>(cx: &'c Context, kernels: &[&Kernel], target: Target, tm: &TargetMa
     m.set_triple(&tm.get_triple());
     m.set_data_layout(&tm.get_target_data().get_data_layout());
     for k in kernels {
+        let k = &live::prune(k);
         let done: Res = match target {
             Target::Host(isa) => emit::host::function(cx, &m, k, isa),
             _ => emit::gpu_function(cx, &m, k),
@@ -63,8 +77,8 @@ fn text(m: &Module, tm: &TargetMachine) -> Result<String> {
     Ok(String::from_utf8_lossy(buf.as_slice()).trim_end_matches('\0').to_string())
 }
 
-/// One PTX text per kernel, audited: it has the float operations of the kernel, no more, no fewer, and none of those that
-/// the `portable` numerics forbid.
+/// One PTX text per kernel, audited: it has the float operations of the kernel, and none of those that the `portable`
+/// numerics forbid.
 pub fn ptx(kernels: &[&Kernel], target: Target) -> Result<Vec<String>> {
     if let Target::Host(_) = target {
         return Err(Diagnostic::new("E0501", format!("{} has no PTX", target.name())));

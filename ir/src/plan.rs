@@ -1,6 +1,9 @@
 //! The launch plan: which kernels run in which order on which buffers, everything but addresses known.
 //! What changes from step to step is read by the kernels from the state buffer ([`state`]), so a plan never goes stale.
 
+pub mod text;
+pub mod verify;
+
 use crate::graph::Rows;
 use crate::kernel::Kernel;
 use crate::layout::AffineLayout;

@@ -180,7 +180,20 @@ impl Rng {
     }
 }
 
-/// Bit patterns at a stride, the ends of every exponent, and where the functions change branch.
+/// Where a run over all 2^32 inputs found the largest error of each function.
+const WORST: [u32; 9] = [
+    0xc0bb_2813,
+    0x3f21_4812,
+    0x3ec6_e797,
+    0x3f9c_031f,
+    0x4963_8262,
+    0x4972_8378,
+    0x3f22_ba71,
+    0x7e80_0aa8,
+    0x008d_ff8f,
+];
+
+/// Bit patterns at a stride, the known worst ones, the ends of every exponent, and where the functions change branch.
 fn inputs(stride: usize) -> impl Iterator<Item = f32> {
     let ends =
         (0..=255u32).flat_map(|e| (-3..=3i32).map(move |d| (e << 23).wrapping_add_signed(d)));
@@ -208,7 +221,11 @@ fn inputs(stride: usize) -> impl Iterator<Item = f32> {
         .flat_map(|x: f32| (-40..=40i32).map(move |d| x.to_bits().wrapping_add_signed(d)));
     (0..=u32::MAX)
         .step_by(stride)
-        .chain(ends.chain(turns).flat_map(|b| [b, b ^ 0x8000_0000]))
+        .chain(
+            ends.chain(turns)
+                .chain(WORST)
+                .flat_map(|b| [b, b ^ 0x8000_0000]),
+        )
         .map(f)
 }
 
@@ -320,7 +337,7 @@ fn check_bound(func: Func) {
         func.name()
     );
     // a bound that nothing comes near tests nothing
-    assert!(most > 0.4, "{}: only {most:.3} of its bound", func.name());
+    assert!(most > 0.9, "{}: only {most:.3} of its bound", func.name());
 }
 
 #[test]

@@ -8,6 +8,7 @@
 pub mod canon;
 pub mod fuse;
 pub mod instrument;
+pub mod lower;
 pub mod manager;
 pub mod merge_launches;
 pub mod options;
@@ -16,6 +17,7 @@ pub mod pin_reductions;
 pub mod pipeline;
 pub mod place;
 pub mod quant_lower;
+pub mod sketch;
 #[cfg(test)]
 mod testing;
 

@@ -1,7 +1,7 @@
 //! Runs a pipeline: checks it, calls the passes, lets the instruments look, and turns a failure into a reproducer.
 
-use crate::instrument::repro::Reproducer;
 use crate::instrument::Instrument;
+use crate::instrument::repro::Reproducer;
 use crate::options::{Level, Options};
 use crate::pass::{Decisions, Effect, Module, Pass, PassCx};
 use crate::pipeline::{Pipeline, registry};
@@ -82,8 +82,7 @@ impl Manager {
     pub fn find(&self, name: &str) -> Result<&dyn Pass> {
         self.passes().find(|p| p.name() == name).ok_or_else(|| {
             let known: Vec<_> = self.passes().map(|p| p.name()).collect();
-            Diagnostic::new("E0301", format!("there is no pass `{name}`"))
-                .hint(format!("the passes are {}", known.join(", ")))
+            Diagnostic::new("E0701", format!("there is no pass `{name}`")).hint(format!("the passes are {}", known.join(", ")))
         })
     }
 
@@ -94,9 +93,8 @@ impl Manager {
             for key in e.args.keys() {
                 if !pass.args().iter().any(|(k, _)| k == key) {
                     let known: Vec<_> = pass.args().iter().map(|(k, _)| *k).collect();
-                    let known =
-                        if known.is_empty() { "it takes none".into() } else { format!("it takes {}", known.join(", ")) };
-                    return Err(Diagnostic::new("E0305", format!("pass `{}` has no argument `{key}`", e.pass)).hint(known));
+                    let known = if known.is_empty() { "it takes none".into() } else { format!("it takes {}", known.join(", ")) };
+                    return Err(Diagnostic::new("E0705", format!("pass `{}` has no argument `{key}`", e.pass)).hint(known));
                 }
             }
         }
@@ -107,9 +105,9 @@ impl Manager {
             }
         }
         for rule in &options.rules_off {
-            if !crate::fuse::rules().iter().any(|r| r.name == rule) {
+            if !crate::fuse::rules().iter().any(|r| r.name == *rule) {
                 let known: Vec<_> = crate::fuse::rules().iter().map(|r| r.name.as_str()).collect();
-                return Err(Diagnostic::new("E0303", format!("there is no fusion rule `{rule}`"))
+                return Err(Diagnostic::new("E0703", format!("there is no fusion rule `{rule}`"))
                     .hint(format!("the rules are {}", known.join(", "))));
             }
         }
@@ -185,6 +183,164 @@ fn refused(pass: &dyn Pass, options: &Options, why: &str) -> Diagnostic {
     } else {
         format!("leave `{}` on", pass.name())
     };
-    Diagnostic::new("E0304", format!("pass `{}` can't be switched off at determinism `{}`: {why}", pass.name(), level.name()))
+    Diagnostic::new("E0704", format!("pass `{}` can't be switched off at determinism `{}`: {why}", pass.name(), level.name()))
         .hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instrument::dump::Dump;
+    use crate::instrument::timing::Timing;
+    use crate::instrument::verify::VerifyEach;
+    use crate::testing::moe_model;
+    use std::cell::Cell;
+
+    fn run(pipeline: &str, options: &Options, instruments: &mut [&mut dyn Instrument]) -> Result<(Module, Report), Box<Failure>> {
+        let mut m = Module::new(moe_model(2));
+        let report = Manager::default().run(&mut m, &Pipeline::parse(pipeline).unwrap(), options, instruments)?;
+        Ok((m, report))
+    }
+
+    #[test]
+    fn dumps_hold_what_changed_and_are_repeatable() {
+        let dump = || {
+            let (mut dump, mut verify) = (Dump::new(), VerifyEach::new());
+            run(crate::pipeline::GRAPH, &Options::default(), &mut [&mut verify, &mut dump]).unwrap();
+            assert_eq!(verify.checks, 5, "the input and four passes that changed it");
+            dump
+        };
+        let d = dump();
+        let names: Vec<String> = d.folder().into_iter().map(|(f, _)| f).collect();
+        let want = [
+            "000-input.graph",
+            "050-quant-lower.graph",
+            "060-pin-reductions.graph",
+            "070-fuse.graph",
+            "080-merge-launches.graph",
+            "index.txt",
+        ];
+        assert_eq!(names, want);
+        let index = d.folder().pop().unwrap().1;
+        assert!(index.contains("020 fold             unchanged -\n"), "{index}");
+        assert!(index.contains("080 merge-launches   changed   launches=13 stages=19\n"), "{index}");
+        assert_eq!(d.folder(), dump().folder());
+        assert_eq!(d.after_pass("fuse").count(), 1);
+        let (_, text) = d.after_pass("merge-launches").next().unwrap();
+        assert!(ir::graph::text::parse(text).is_ok());
+    }
+
+    #[test]
+    fn times_come_from_the_caller() {
+        let now = Cell::new(0);
+        let clock = || {
+            now.set(now.get() + 5);
+            now.get()
+        };
+        let mut t = Timing::new(&clock);
+        run("fold,dce", &Options::default(), &mut [&mut t]).unwrap();
+        assert_eq!(t.times, [("fold", 5), ("dce", 5)]);
+        assert!(t.table().contains("50.0 % dce"), "{}", t.table());
+    }
+
+    #[test]
+    fn unknown_names_list_the_known_ones() {
+        let f = run("fold,fuze", &Options::default(), &mut []).unwrap_err();
+        assert_eq!(f.diagnostic.code, "E0701");
+        assert!(f.diagnostic.hint.contains("fuse") && f.diagnostic.hint.contains("merge-launches"));
+        let f = run("fold", &Options::parse("switch.fuze=off").unwrap(), &mut []).unwrap_err();
+        assert_eq!(f.diagnostic.code, "E0701");
+        let f = run("fuse", &Options::parse("rule.nope=off").unwrap(), &mut []).unwrap_err();
+        assert!(f.diagnostic.code == "E0703" && f.diagnostic.hint.contains("norm-into-quantize"));
+        let f = run("fold(x=1)", &Options::default(), &mut []).unwrap_err();
+        assert!(f.diagnostic.code == "E0705" && f.diagnostic.hint.contains("takes none"));
+        let f = run("merge-launches(max=0)", &Options::default(), &mut []).unwrap_err();
+        assert_eq!(f.diagnostic.code, "E0705");
+    }
+
+    #[test]
+    fn required_passes_refuse_to_be_off() {
+        for (pass, level, code) in [
+            ("pin-reductions", "portable", Some("E0704")),
+            ("pin-reductions", "run", Some("E0704")),
+            ("pin-reductions", "off", None),
+            ("quant-lower", "portable", Some("E0704")),
+            ("quant-lower", "off", None),
+            ("fuse", "portable", None),
+        ] {
+            let o = Options::parse(&format!("determinism={level} switch.{pass}=off")).unwrap();
+            let r = run(pass, &o, &mut []);
+            match (r, code) {
+                (Ok((_, report)), None) => assert!(!report.steps[0].ran),
+                (Err(f), Some(code)) => {
+                    assert_eq!(f.diagnostic.code, code);
+                    assert!(f.diagnostic.message.contains(level), "{}", f.diagnostic);
+                }
+                (r, _) => panic!("{pass} at {level}: {:?}", r.map(|(_, r)| r)),
+            }
+        }
+    }
+
+    #[test]
+    fn instruments_may_veto_but_not_required_passes() {
+        struct Veto;
+        impl Instrument for Veto {
+            fn should_run(&mut self, pass: &dyn Pass, _: &Options) -> bool {
+                pass.name() == "fold"
+            }
+        }
+        let (_, r) = run("fold,dce", &Options::default(), &mut [&mut Veto]).unwrap();
+        assert_eq!(r.steps.iter().map(|s| s.ran).collect::<Vec<_>>(), [true, false]);
+        let f = run("fold,quant-lower", &Options::default(), &mut [&mut Veto]).unwrap_err();
+        assert_eq!((f.diagnostic.code, f.pass.as_str()), ("E0704", "quant-lower"));
+    }
+
+    #[test]
+    fn a_broken_module_is_blamed_and_can_be_reproduced() {
+        struct Breaks;
+        impl Pass for Breaks {
+            fn name(&self) -> &'static str {
+                "breaks"
+            }
+            fn about(&self) -> &'static str {
+                "test"
+            }
+            fn effect(&self) -> Effect {
+                Effect::Exact
+            }
+            fn run(&self, m: &mut Module, _: &mut PassCx<'_>) -> Result<bool> {
+                let id = m.graph.by_name("embed").expect("a model");
+                m.graph.node_mut(id).ty.shape[0] += 1;
+                Ok(true)
+            }
+        }
+        let mut passes = registry();
+        passes.push(Box::new(Breaks));
+        let manager = Manager::new(passes);
+        let pipeline = Pipeline::parse("fold,breaks,dce").unwrap();
+        let options = Options::parse("determinism=run pass-limit=3").unwrap();
+        let fail = |g| manager.run(&mut Module::new(g), &pipeline, &options, &mut [&mut VerifyEach::new()]).unwrap_err();
+        let f = fail(moe_model(1));
+        assert!(f.internal && f.pass == "breaks");
+        assert!(f.diagnostic.message.starts_with("pass `breaks` left a broken module: "), "{}", f.diagnostic);
+        let text = f.reproducer.unwrap().text();
+        let (p, o) = Reproducer::recipe(&text).unwrap();
+        assert_eq!((p.to_string().as_str(), &o), ("fold,breaks", &options));
+        let again = fail(ir::graph::text::parse(&text).unwrap());
+        assert_eq!(again.diagnostic, f.diagnostic);
+    }
+
+    #[test]
+    fn a_refused_input_names_the_pass_and_a_broken_input_no_pass() {
+        let mut m = Module::new(moe_model(1));
+        let w = m.graph.by_name("lm_head_proj").unwrap();
+        m.graph.node_mut(w).ty.elem = ir::graph::Elem::Bf16;
+        let manager = Manager::default();
+        let f = manager.run(&mut m, &Pipeline::graph(), &Options::default(), &mut []).unwrap_err();
+        assert_eq!((f.pass.as_str(), f.internal, f.diagnostic.code), ("quant-lower", false, "E0711"));
+        assert_eq!(f.reproducer.unwrap().pipeline, "order-operands,fold,cse,dce,quant-lower");
+        m.graph.outputs.clear();
+        let f = manager.run(&mut m, &Pipeline::graph(), &Options::default(), &mut [&mut VerifyEach::new()]).unwrap_err();
+        assert!(f.internal && f.pass.is_empty() && f.diagnostic.message.starts_with("the input is broken"));
+    }
 }

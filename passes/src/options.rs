@@ -80,7 +80,7 @@ impl Options {
     /// Reads the text form.
     pub fn parse(text: &str) -> Result<Options> {
         let bad = |what: &str| {
-            Diagnostic::new("E0308", format!("cannot read the option `{what}`"))
+            Diagnostic::new("E0708", format!("cannot read the option `{what}`"))
                 .hint("options look like `determinism=portable switch.fuse=off rule.NAME=off keep=NAME pass-limit=7`")
         };
         let mut o = Options::default();
@@ -156,7 +156,7 @@ mod tests {
         o.keep.insert("layers.*.attn.q".into());
         assert_eq!(Options::parse(&o.to_string()).unwrap(), o);
         assert_eq!(Options::parse(&Options::default().to_string()).unwrap(), Options::default());
-        assert_eq!(Options::parse("switch.fuse=maybe").unwrap_err().code, "E0308");
+        assert_eq!(Options::parse("switch.fuse=maybe").unwrap_err().code, "E0708");
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Parser<'_> {
         Ok(word)
     }
     fn error(&self, what: &str) -> Diagnostic {
-        Diagnostic::new("E0307", format!("cannot read the pipeline: {what} at column {}", self.at + 1))
+        Diagnostic::new("E0707", format!("cannot read the pipeline: {what} at column {}", self.at + 1))
             .at(format!("`{}`", self.text))
             .hint("a pipeline looks like `fold,fuse,merge-launches(max=2)`")
     }
@@ -162,7 +162,7 @@ mod tests {
         }
         assert_eq!(Pipeline::parse(" a , b( x = 1 ) ").unwrap().to_string(), "a,b(x=1)");
         for t in [",", "a,", "a(", "a(x)", "a(x=)", "a(x=1", "a b", "a(x=1,x=2)"] {
-            assert_eq!(Pipeline::parse(t).unwrap_err().code, "E0307", "{t}");
+            assert_eq!(Pipeline::parse(t).unwrap_err().code, "E0707", "{t}");
         }
     }
 

@@ -21,3 +21,6 @@
 
 pub mod cpu;
 pub mod device;
+pub mod interp;
+pub mod session;
+pub mod weights;

@@ -154,7 +154,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
 
     fn load(&mut self, inst: &Inst) -> Res {
         let Op::Load { mem, elem, idx, pred } = inst.op else { return Err("not a load".into()) };
-        let (idx, pred) = (self.val(idx)?, self.predicate(pred)?);
+        let ((idx, plus), pred) = (self.index(mem, idx)?, self.predicate(pred)?);
         let n = inst.results.len();
         let vs = if let Some(Val::Mask(0, _)) = pred {
             let zero = match elem.ty() {
@@ -163,20 +163,20 @@ impl<'c, 'k> Emitter<'c, 'k> {
             };
             vec![Val::One(zero); n]
         } else if self.is_gpu() {
-            self.gpu_load(mem, elem, &idx, pred.as_ref(), n)?
+            self.gpu_load(mem, elem, (&idx, plus), pred.as_ref(), n)?
         } else {
-            self.host_load(mem, elem, &idx, pred.as_ref(), n)?
+            self.host_load(mem, elem, (&idx, plus), pred.as_ref(), n)?
         };
         inst.results.iter().zip(vs).try_for_each(|(&r, v)| self.set(r, v))
     }
 
     fn store(&mut self, inst: &Inst) -> Res {
         let Op::Store { mem, elem, idx, val, pred } = inst.op else { return Err("not a store".into()) };
-        let (idx, val, pred) = (self.val(idx)?, self.val(val)?, self.predicate(pred)?);
+        let ((idx, plus), val, pred) = (self.index(mem, idx)?, self.val(val)?, self.predicate(pred)?);
         match pred {
             Some(Val::Mask(0, _)) => Ok(()),
-            pred if self.is_gpu() => self.gpu_store(mem, elem, &idx, &val, pred.as_ref()),
-            pred => self.host_store(mem, elem, &idx, &val, pred),
+            pred if self.is_gpu() => self.gpu_store(mem, elem, (&idx, plus), &val, pred.as_ref()),
+            pred => self.host_store(mem, elem, (&idx, plus), &val, pred),
         }
     }
 

@@ -51,31 +51,31 @@ impl<'c, 'k> Emitter<'c, 'k> {
         Ok(())
     }
 
-    /// Address of an element.
-    fn gpu_at(&self, mem: Mem, idx: IntValue<'c>, size: u32) -> Res<PointerValue<'c>> {
+    /// Address of element `idx + plus`.
+    fn gpu_at(&self, mem: Mem, idx: IntValue<'c>, plus: i32, size: u32) -> Res<PointerValue<'c>> {
+        let plus = plus * size as i32;
         match mem {
             Mem::Buf(b) => {
                 let p = self.f.get_nth_param(b).ok_or("no such parameter")?.into_pointer_value();
-                self.element(p, idx, size)
+                self.offset(self.element(p, idx, size)?, self.i64().const_int(plus as u64, true))
             }
             Mem::Shared(s) => {
                 // Shared addresses have 32 bits.
                 let Machine::Gpu { shared: Some(p) } = self.machine else { return Err("no shared memory".into()) };
                 let at = self.b.build_int_mul(idx, self.ci(size as i32), "")?;
-                let at = self.b.build_int_add(at, self.ci(self.shared_at[s as usize] as i32), "")?;
-                self.offset(p, at)
+                self.offset(self.offset(p, at)?, self.ci(plus + self.shared_at[s as usize] as i32))
             }
         }
     }
 
     /// Loads; a lane whose predicate is false branches around.
-    pub(super) fn gpu_load(&mut self, mem: Mem, elem: Elem, idx: &Val<'c>, pred: Option<&Val<'c>>, n: usize) -> Res<Vec<Val<'c>>> {
+    pub(super) fn gpu_load(&mut self, mem: Mem, elem: Elem, (idx, plus): (&Val<'c>, i32), pred: Option<&Val<'c>>, n: usize) -> Res<Vec<Val<'c>>> {
         let idx = self.first(idx)?.into_int_value();
         let bytes = elem.bytes() * n as u32;
         let words = (bytes as usize).div_ceil(4);
         let fixed = self.is_fixed(mem);
         let read = |s: &mut Self| {
-            let p = s.gpu_at(mem, idx, elem.bytes())?;
+            let p = s.gpu_at(mem, idx, plus, elem.bytes())?;
             Ok(match bytes {
                 1 | 2 => {
                     let t = if bytes == 1 { s.i8() } else { s.i16() };
@@ -100,11 +100,11 @@ impl<'c, 'k> Emitter<'c, 'k> {
     }
 
     /// Stores; a lane whose predicate is false branches around.
-    pub(super) fn gpu_store(&mut self, mem: Mem, elem: Elem, idx: &Val<'c>, val: &Val<'c>, pred: Option<&Val<'c>>) -> Res {
+    pub(super) fn gpu_store(&mut self, mem: Mem, elem: Elem, (idx, plus): (&Val<'c>, i32), val: &Val<'c>, pred: Option<&Val<'c>>) -> Res {
         let (idx, val) = (self.first(idx)?.into_int_value(), self.first(val)?);
         let write = |s: &mut Self| {
             let x = s.encode(elem, val)?;
-            let p = s.gpu_at(mem, idx, elem.bytes())?;
+            let p = s.gpu_at(mem, idx, plus, elem.bytes())?;
             s.store_at(p, x, elem.bytes())?;
             Ok(vec![])
         };
@@ -147,8 +147,8 @@ impl<'c, 'k> Emitter<'c, 'k> {
     pub(super) fn gpu_copy(&mut self, dst: u32, d: &Val<'c>, src: u32, s: &Val<'c>, pred: Option<&Val<'c>>) -> Res {
         let (d, s) = (self.first(d)?.into_int_value(), self.first(s)?.into_int_value());
         let issue = |e: &mut Self| {
-            let to = e.gpu_at(Mem::Shared(dst), d, 16)?.into();
-            let from = e.gpu_at(Mem::Buf(src), s, 16)?.into();
+            let to = e.gpu_at(Mem::Shared(dst), d, 0, 16)?.into();
+            let from = e.gpu_at(Mem::Buf(src), s, 0, 16)?.into();
             e.call_any("llvm.nvvm.cp.async.cg.shared.global.16", &[], &[to, from])?;
             Ok(vec![])
         };
@@ -200,10 +200,14 @@ impl<'c, 'k> Emitter<'c, 'k> {
         };
         // Slots of earlier shared uses must be free before the first copy lands in them.
         self.gpu_barrier()?;
-        self.counted(self.ci(stages as i32 - 1), vec![], |s, i, _| {
-            issue(s, i, i)?;
-            Ok(vec![])
-        })?;
+        if stages == 2 {
+            issue(self, self.ci(0), self.ci(0))?;
+        } else {
+            self.counted(self.ci(stages as i32 - 1), vec![], |s, i, _| {
+                issue(s, i, i)?;
+                Ok(vec![])
+            })?;
+        }
         let shapes = self.shapes(carried, yields)?;
         let mut init = carried.iter().zip(&shapes).map(|((_, i), s)| self.pack(&self.val(*i)?, s)).collect::<Res<Vec<_>>>()?;
         init.push(self.ci(0).into());

@@ -6,6 +6,7 @@ mod control;
 mod gpu;
 pub(crate) mod host;
 mod ops;
+mod range;
 mod value;
 
 use crate::target::HostIsa;
@@ -15,7 +16,7 @@ use inkwell::builder::{Builder, BuilderError};
 use inkwell::context::Context;
 use inkwell::intrinsics::Intrinsic;
 use inkwell::module::Module;
-use inkwell::types::{BasicType, BasicTypeEnum, FloatType, IntType, VectorType};
+use inkwell::types::{BasicTypeEnum, FloatType, IntType, VectorType};
 use inkwell::values::*;
 use inkwell::{AddressSpace, IntPredicate};
 use ir::diag::Diagnostic;
@@ -87,6 +88,8 @@ pub(crate) struct Emitter<'c, 'k> {
     pub f: FunctionValue<'c>,
     pub k: &'k Kernel,
     pub uni: Vec<Uniform>,
+    /// See [`range`].
+    pub counting: Vec<bool>,
     /// The instruction that defines a value (not for parameters of blocks).
     pub defs: Vec<Option<&'k Inst>>,
     pub vals: Vec<Option<Val<'c>>>,
@@ -114,6 +117,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
             f,
             k,
             uni: uniformity(k),
+            counting: range::counting(k),
             defs,
             vals: vec![None; k.types.len()],
             machine: Machine::Gpu { shared: None },
@@ -280,9 +284,6 @@ impl<'c, 'k> Emitter<'c, 'k> {
         Ok(Some(self.b.build_int_compare(IntPredicate::SLT, self.ci(0), trip, "")?))
     }
 
-    fn global_ptr(&self) -> BasicTypeEnum<'c> {
-        self.cx.ptr_type(AddressSpace::from(1u16)).as_basic_type_enum()
-    }
 }
 
 /// The defining instruction of every value.

@@ -16,6 +16,13 @@ impl<'c> Emitter<'c, '_> {
             Op::ConstB(x) => Val::One(self.i1().const_int(u64::from(*x), false).into()),
             Op::Lane | Op::Warp | Op::BlockX | Op::BlockY => self.place(op)?,
             Op::Int(op, a, b) => self.int(*op, *a, *b)?,
+            Op::Float(FloatOp::Mul, x, m) | Op::Float(FloatOp::Mul, m, x) if self.is_gpu() && self.is_minus_two(*m) => {
+                // The same bits, in a form that LLVM always treats alike: it would sometimes make `d - (x + x)` of
+                // `x * -2 + d`, and the audit could not tell how many multiplications to expect.
+                let x = self.first(&self.val(*x)?)?.into_float_value();
+                let twice = self.b.build_float_add(x, x, "")?;
+                Val::One(self.b.build_float_neg(twice, "")?.into())
+            }
             Op::Float(op, a, b) => {
                 let [a, b] = self.unify([*a, *b])?;
                 let r = match op {
@@ -291,8 +298,10 @@ impl<'c> Emitter<'c, '_> {
         if self.is_gpu() {
             let bf16 = self.cx.bf16_type();
             let h = self.b.build_float_trunc(x.into_float_value(), bf16, "")?;
-            let w = self.b.build_float_ext(h, self.f32(), "")?;
-            return self.bitcast(w.into(), false);
+            // Widened as an integer: from a conversion LLVM makes mixed-precision arithmetic (`sub.rn.f32.bf16`).
+            let h = self.b.build_bit_cast(h, self.i16(), "")?.into_int_value();
+            let w = self.b.build_int_z_extend(h, self.i32(), "")?;
+            return self.int_raw_c(IntOp::Shl, w.into(), 16);
         }
         let bits = self.bitcast(x, false)?;
         let odd = self.int_raw_c(IntOp::And, self.int_raw_c(IntOp::Lshr, bits, 16)?, 1)?;
@@ -354,17 +363,8 @@ impl<'c> Emitter<'c, '_> {
         })
     }
 
-    /// The largest value that a byte of `v`, taken as unsigned, can have.
-    pub fn max_byte(&self, v: V, depth: u32) -> u32 {
-        let max = |x: i32| x.to_le_bytes().into_iter().max().map_or(255, u32::from);
-        match self.defs[v.idx()].map(|i| &i.op) {
-            Some(Op::ConstI(x)) => max(*x),
-            Some(Op::Int(IntOp::And, a, b)) if depth > 0 => {
-                self.max_byte(*a, depth - 1).min(self.max_byte(*b, depth - 1))
-            }
-            Some(Op::Select(_, a, b)) if depth > 0 => self.max_byte(*a, depth - 1).max(self.max_byte(*b, depth - 1)),
-            _ => 255,
-        }
+    fn is_minus_two(&self, v: V) -> bool {
+        matches!(self.defs[v.idx()].map(|i| &i.op), Some(Op::ConstF(bits)) if *bits == (-2.0f32).to_bits())
     }
 
     fn place(&self, op: &Op) -> Res<Val<'c>> {

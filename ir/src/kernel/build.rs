@@ -123,6 +123,13 @@ impl Builder {
         }
     }
 
+    fn const_f(&self, v: V) -> Option<f32> {
+        match self.consts[v.idx()] {
+            Some(Op::ConstF(x)) => Some(f32::from_bits(x)),
+            _ => None,
+        }
+    }
+
     /// Integer constant.
     pub fn i(&mut self, x: i32) -> V {
         self.pure(0, 0, &[x as u32], Op::ConstI(x), Ty::I32)
@@ -205,6 +212,13 @@ impl Builder {
 
     /// Float operation of two operands.
     pub fn float_op(&mut self, op: FloatOp, a: V, b: V) -> V {
+        if let (Some(x), Some(y)) = (self.const_f(a), self.const_f(b)) {
+            return self.f(match op {
+                FloatOp::Add => x + y,
+                FloatOp::Sub => x - y,
+                FloatOp::Mul => x * y,
+            });
+        }
         let (a, b) = if op != FloatOp::Sub && a > b { (b, a) } else { (a, b) };
         self.pure(3, op as u8, &[a.0, b.0], Op::Float(op, a, b), Ty::F32)
     }
@@ -437,6 +451,9 @@ impl Arith for Builder {
         self.float_op(FloatOp::Mul, a, b)
     }
     fn fma(&mut self, a: V, b: V, c: V) -> V {
+        if let (Some(x), Some(y), Some(z)) = (self.const_f(a), self.const_f(b), self.const_f(c)) {
+            return self.f(x.mul_add(y, z));
+        }
         let (a, b) = if a > b { (b, a) } else { (a, b) };
         self.pure(4, 0, &[a.0, b.0, c.0], Op::Fma(a, b, c), Ty::F32)
     }

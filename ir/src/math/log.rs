@@ -7,7 +7,7 @@
 use super::Arith;
 use super::util::{poly, split_sign};
 
-/// Largest error of [`log`] in ulp of the true value. Over every f32 input the largest is @LOG@.
+/// Largest error of [`log`] in ulp of the true value. Over every f32 input the largest is 0.9338.
 pub const LOG_ULP: f64 = 1.0;
 
 const LN_2: f32 = f32::from_bits(0x3f31_7218);

@@ -10,7 +10,7 @@ use super::exp::exp_parts;
 use super::recip::recip_of_negated;
 use super::util::{SIGN, poly, split_sign};
 
-/// Largest error of [`tanh`] in ulp of the true value. Over every f32 input the largest is @TANH@.
+/// Largest error of [`tanh`] in ulp of the true value. Over every f32 input the largest is 1.3622.
 pub const TANH_ULP: f64 = 1.4;
 
 const SMALL: f32 = 0.63;

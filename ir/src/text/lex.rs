@@ -136,8 +136,8 @@ fn token(s: &str, c: char) -> (usize, Result<Tok<'_>, LexError>) {
             Some(n) => (n + 2, Ok(Tok::Str(&s[1..n + 1]))),
             None => (s.len(), Err(("E0101", "string without closing `\"` on its line".into()))),
         },
-        '{' | '}' | '(' | ')' | '[' | ']' | '<' | '>' | '=' | ':' | ',' | '*' | '+' | '-' | '/' | '|' | '&' | '!' | '?'
-        | '@' | '#' => (1, Ok(Tok::Punct(c))),
+        '{' | '}' | '(' | ')' | '[' | ']' | '<' | '>' | '=' | ':' | ',' | '*' | '+' | '-' | '/' | '|' | '&' | '!' | '?' | '@'
+        | '#' => (1, Ok(Tok::Punct(c))),
         _ => (c.len_utf8(), Err(("E0101", format!("unexpected character {c:?}")))),
     }
 }

@@ -181,6 +181,12 @@ impl Checkpoint {
         self.files.get(name).map(Data::bytes)
     }
 
+    /// Name and contents of every file that the results depend on, in name order.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let all = self.files.iter().filter(|(n, _)| files::matters(n));
+        all.map(|(n, d)| (n.as_str(), d.bytes()))
+    }
+
     /// What stands before the names of the text decoder's tensors.
     pub fn prefix(&self) -> &'static str {
         self.prefix

@@ -190,7 +190,7 @@ fn derive(
         last(scales).ok_or_else(|| wrong_shape(scales, lead, " and a last dimension of groups"))?;
     let bits = words
         .checked_mul(32)
-        .filter(|n| cols > 0 && n % cols == 0)
+        .filter(|n| cols > 0 && n.is_multiple_of(cols))
         .map(|n| n / cols);
     let Some(bits @ (4 | 8)) = bits else {
         return Err(Diagnostic::new(
@@ -204,7 +204,7 @@ fn derive(
             cols / 4
         )));
     };
-    if cols % groups != 0 || !matches!(cols / groups, 32 | 64 | 128) {
+    if !cols.is_multiple_of(groups) || !matches!(cols / groups, 32 | 64 | 128) {
         return Err(Diagnostic::new(
             "E0232",
             format!("{groups} groups a row of {cols} are not groups of 32, 64 or 128"),

@@ -33,7 +33,7 @@ pub(super) fn read_header(file: &str, bytes: &[u8]) -> Result<Vec<(String, Entry
         .hint(cut));
     };
     let length = u64::from_le_bytes(*length);
-    if length < 2 || length > MAX_HEADER {
+    if !(2..=MAX_HEADER).contains(&length) {
         let d = broken(format!(
             "the header claims to have {length} bytes, expected 2 to {MAX_HEADER}"
         ));

@@ -9,25 +9,42 @@ fn shape(t: &Tensor) -> Vec<u32> {
 
 impl WeightSource for Checkpoint {
     fn plain(&self, name: &str) -> Option<Plain<'_>> {
-        let t = self.tensor(&format!("{name}.weight")).or_else(|| self.tensor(name))?;
+        let t = self
+            .tensor(&format!("{name}.weight"))
+            .or_else(|| self.tensor(name))?;
         let dtype = match t.dtype {
             safetensors::Dtype::BF16 => Dtype::Bf16,
             safetensors::Dtype::F16 => Dtype::F16,
             safetensors::Dtype::F32 => Dtype::F32,
             _ => return None,
         };
-        Some(Plain { dtype, shape: shape(&t), bytes: t.bytes })
+        Some(Plain {
+            dtype,
+            shape: shape(&t),
+            bytes: t.bytes,
+        })
     }
 
     fn affine(&self, name: &str) -> Option<Affine<'_>> {
         let part = |p: &str| self.tensor(&format!("{name}.{p}"));
         let (w, scales, biases) = (part("weight")?, part("scales")?, part("biases")?);
         let (ws, ss) = (shape(&w), shape(&scales));
-        let (&[.., rows, _], &groups) = (ws.as_slice(), ss.last()?) else { return None };
+        let (&[.., rows, _], &groups) = (ws.as_slice(), ss.last()?) else {
+            return None;
+        };
         let stack = ws[..ws.len() - 2].iter().product();
         // Shapes alone leave bits and group open; the graph builder has checked the config's word against them.
         let (bits, group) = self.config().quantization.as_ref()?.of(name)?;
         let cols = groups * group;
-        Some(Affine { bits, group, stack, rows, cols, words: w.bytes, scales: scales.bytes, biases: biases.bytes })
+        Some(Affine {
+            bits,
+            group,
+            stack,
+            rows,
+            cols,
+            words: w.bytes,
+            scales: scales.bytes,
+            biases: biases.bytes,
+        })
     }
 }

@@ -114,8 +114,6 @@ impl Template {
                 }
             }
         };
-        let broken =
-            |e: minijinja::Error| explain("E0253", "the chat template is broken", &place, &e);
         if source.len() > MAX_TEMPLATE {
             let message = format!(
                 "the chat template has {} bytes, at most {MAX_TEMPLATE} are read",

@@ -64,7 +64,7 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
             }
             "items" => {
                 let () = from_args(args)?;
-                state.apply_filter("items", &[value.clone()])
+                state.apply_filter("items", std::slice::from_ref(value))
             }
             "keys" => {
                 let () = from_args(args)?;

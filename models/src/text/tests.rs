@@ -241,7 +241,7 @@ fn streams_add_up_and_equal_the_reference() {
                     .wrapping_mul(6364136223846793005)
                     .wrapping_add(1442695040888963407);
                 let n = (state >> 33) as u32;
-                if n % 3 == 0 {
+                if n.is_multiple_of(3) {
                     n / 3 % 4200
                 } else {
                     109 + n / 3 % 256
@@ -432,9 +432,11 @@ fn bad_templates_are_refused() {
             .contains("jinja:2: the chat template failed: invalid operation: no user")
     );
     assert!(fails("{{ nothing() }}").contains("unknown function"));
-    let endless =
-        "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}";
-    assert!(fails(endless).contains("fuel"));
+    assert!(fails("{{ 'x' * 100000000000 }}").contains("fuel"));
+    // A chain of operators as deep as a template can be long, and a longer one.
+    let chain = |n: usize| Some(format!("{{{{ {}1 }}}}", "-".repeat(n)));
+    assert!(with(name, chain(130_000)).is_ok());
+    assert!(failure(name, chain(131_072)).contains("has 131079 bytes, at most 131072"));
     assert!(fails("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}").contains("recursion"));
 
     // Without the file, the template of tokenizer_config.json is used; without both, only raw text is possible.

@@ -1,7 +1,9 @@
-//! What a choice of fusions costs, as one integer: launches, and bytes that kernels read and write per token. Weights are
-//! left out, as every choice reads them once. Also decides what a kernel may be, and who stores a value that several
-//! kernels compute.
+//! What a choice of fusions costs, as one integer: launches, more for one that leaves the device idle, and bytes that kernels
+//! read and write per token. Weights are left out, as every choice reads them once (embedding rows are not: a kernel that
+//! computes one again reads it again). An operation counts one, so that of equal choices the one that computes less wins.
+//! Also decides who stores a value that several kernels compute.
 
+use super::lang::Kind;
 use super::region::{Operand, Outer, Problem};
 use super::shape::{self, Shape};
 use crate::merge_launches::{Candidate, group};
@@ -12,7 +14,8 @@ pub const LAUNCH: u64 = 4 << 20;
 /// The cost model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Cost of a launch.
+    /// Cost of a launch. One that has but one block per row (no matmul, no heads) costs half as much again: nothing hides
+    /// its latency.
     pub launch: u64,
     /// Stages that may share a launch; 1 if launches are not merged.
     pub per_launch: usize,
@@ -71,9 +74,13 @@ pub struct Solution {
     pub kernels: Vec<KernelPlan>,
     /// Launches after merging.
     pub launches: usize,
+    /// Launches with one block per row.
+    pub narrow: usize,
     /// Bytes read and written per token.
     pub bytes: u64,
-    /// `launches * launch + bytes`.
+    /// Operations computed, repeated ones included.
+    pub work: u64,
+    /// `launches * launch + narrow * launch / 2 + bytes + work`.
     pub cost: u64,
 }
 
@@ -149,10 +156,20 @@ pub fn evaluate(p: &Problem, choice: &[u32], w: &Weights) -> Option<Solution> {
         });
     }
     let kernels = in_order(kernels, &store)?;
-    let launches = group(&candidates(p, &kernels, &store), w.per_launch).len();
-    let bytes = kernels.iter().map(|k| traffic(p, k)).sum();
-    let cost = (launches as u64).saturating_mul(w.launch).saturating_add(bytes);
-    Some(Solution { choice: choice.to_vec(), kernels, launches, bytes, cost })
+    let groups = group(&candidates(p, &kernels, &store), w.per_launch);
+    let launches = groups.len();
+    let narrow = groups.iter().filter(|l| l.iter().all(|&k| is_narrow(p, &kernels[k]))).count();
+    let bytes: u64 = kernels.iter().map(|k| traffic(p, k)).sum();
+    let work: u64 = kernels.iter().map(|k| k.nodes.len() as u64).sum();
+    let cost =
+        (launches as u64).saturating_mul(w.launch).saturating_add(narrow as u64 * (w.launch / 2)).saturating_add(bytes + work);
+    Some(Solution { choice: choice.to_vec(), kernels, launches, narrow, bytes, work, cost })
+}
+
+/// Does it run in one block per row?
+fn is_narrow(p: &Problem, k: &KernelPlan) -> bool {
+    let root = p.items[k.root].kind;
+    matches!(root, Kind::Route | Kind::Argmax) || k.nodes.iter().all(|&i| p.items[i].kind.is_row())
 }
 
 /// Does no kernel that `r` waits for wait for `r`?
@@ -200,12 +217,7 @@ fn candidates(p: &Problem, kernels: &[KernelPlan], store: &[usize]) -> Vec<Candi
             waits.sort_unstable();
             waits.dedup();
             let root = &p.items[k.root];
-            Candidate {
-                waits,
-                rows: root.rows,
-                solo: root.kind.is_solo(),
-                nodes: k.nodes.iter().map(|&i| i as u32).collect(),
-            }
+            Candidate { waits, rows: root.rows, solo: root.kind.is_solo(), nodes: k.nodes.iter().map(|&i| i as u32).collect() }
         })
         .collect()
 }
@@ -230,8 +242,8 @@ fn traffic(p: &Problem, k: &KernelPlan) -> u64 {
             _ => 0,
         })
         .sum();
-    let cache = super::lang::Kind::KvWrite;
-    let read: u64 = k.reads.iter().filter(|&&x| p.items[x].kind != cache).map(|&x| p.items[x].bytes).sum();
+    let read: u64 = k.reads.iter().filter(|&&x| p.items[x].kind != Kind::KvWrite).map(|&x| p.items[x].bytes).sum();
     let written: u64 = k.stores.iter().map(|&x| p.items[x].bytes).sum();
-    outside + read + written
+    let rows: u64 = k.nodes.iter().filter(|&&x| p.items[x].kind == Kind::Embed).map(|&x| p.items[x].bytes).sum();
+    outside + read + written + rows
 }

@@ -100,9 +100,10 @@ pub struct Found {
 pub fn solve(p: &Problem, w: &Weights, off: &BTreeSet<String>) -> Result<Found> {
     let offer = saturate(p, &rewrites(off))?;
     let none = vec![0; p.items.len()];
-    let plain = evaluate(p, &none, w)
-        .ok_or_else(|| Diagnostic::new("E0742", "a region cannot be lowered even without fusion").hint("this is an error of isobit"))?;
-    let mut s = Search { p, w, masks: &offer.masks, evaluated: 1 };
+    let plain = evaluate(p, &none, w).ok_or_else(|| {
+        Diagnostic::new("E0742", "a region cannot be lowered even without fusion").hint("this is an error of isobit")
+    })?;
+    let mut s = Search { p, w, masks: &offer.masks, near: near(p), evaluated: 1 };
     let small = s.climb(plain.clone());
     // From the other end: everything inlined that can be.
     let mut full = plain.clone();
@@ -124,7 +125,24 @@ struct Search<'a> {
     p: &'a Problem,
     w: &'a Weights,
     masks: &'a [Vec<u32>],
+    near: Vec<BTreeSet<usize>>,
     evaluated: u64,
+}
+
+/// Items at most three edges apart (a key and a value on their way to the cache): changes of others do not depend on each
+/// other.
+fn near(p: &Problem) -> Vec<BTreeSet<usize>> {
+    let mut edge = vec![BTreeSet::new(); p.items.len()];
+    for (i, item) in p.items.iter().enumerate() {
+        for o in &item.operands {
+            if let Operand::Inner(j) = *o {
+                edge[i].insert(j);
+                edge[j].insert(i);
+            }
+        }
+    }
+    let farther = |from: &BTreeSet<usize>| from.iter().flat_map(|&j| edge[j].iter().copied().chain([j])).collect();
+    edge.iter().map(|e| farther(&farther(e))).collect()
 }
 
 impl Search<'_> {
@@ -137,7 +155,7 @@ impl Search<'_> {
         evaluate(self.p, &c, self.w)
     }
 
-    /// Takes the best change of one item, or else of two, until none lowers the cost.
+    /// Takes the best change of one item, or else of two near ones, until none lowers the cost.
     fn climb(&mut self, mut now: Solution) -> Solution {
         loop {
             let moves: Vec<(usize, u32)> = (0..self.p.items.len())
@@ -151,6 +169,9 @@ impl Search<'_> {
             if best.is_none() {
                 for (k, &a) in moves.iter().enumerate() {
                     for &b in moves[k + 1..].iter().filter(|b| b.0 != a.0) {
+                        if !self.near[a.0].contains(&b.0) {
+                            continue;
+                        }
                         self.keep_lower(&now, &[a, b], &mut best);
                     }
                 }

@@ -57,8 +57,7 @@ impl Kind {
         Some(match n.op {
             Op::Tokens | Op::Weight | Op::Kv { .. } => return None,
             Op::RmsNorm { dim, .. } => {
-                let heads =
-                    |u: NodeId| matches!(g.node(u).op, Op::Rope(_) | Op::KvWrite);
+                let heads = |u: NodeId| matches!(g.node(u).op, Op::Rope(_) | Op::KvWrite);
                 if dim != n.ty.width() || g.users(id).into_iter().any(heads) { Kind::HeadNorm } else { Kind::Norm }
             }
             Op::Add => Kind::Add,
@@ -108,10 +107,7 @@ impl Kind {
 
     /// An operation over the row of one token, which every block that needs it can compute again.
     pub fn is_row(self) -> bool {
-        matches!(
-            self,
-            Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Quantize
-        )
+        matches!(self, Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Quantize)
     }
 
     /// An operation over one head.

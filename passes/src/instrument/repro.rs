@@ -44,7 +44,7 @@ impl Reproducer {
     pub fn recipe(text: &str) -> Result<(Pipeline, Options)> {
         let line = |key: &str| {
             text.lines().find_map(|l| l.strip_prefix(key)).ok_or_else(|| {
-                Diagnostic::new("E0309", format!("the reproducer has no line `{key}`"))
+                Diagnostic::new("E0709", format!("the reproducer has no line `{key}`"))
                     .hint("a reproducer is the file that a failing compile wrote")
             })
         };

@@ -1,29 +1,21 @@
 //! The printer and the verifier of graphs, behind two small functions.
 
-use ir::diag::Result;
+use ir::diag::{Diagnostic, Result};
 use ir::graph::Graph;
-use std::fmt::Write;
 
 /// The graph as text.
 pub fn print(g: &Graph) -> String {
-    let mut out = String::new();
-    let _ = writeln!(out, "graph {}", g.name);
-    for id in g.ids() {
-        let n = g.node(id);
-        let ins: Vec<String> = n.inputs.iter().map(|i| i.to_string()).collect();
-        let _ = writeln!(out, "  {id} {} = {:?}({}) {:?}", n.name, n.op, ins.join(", "), n.ty);
-    }
-    let _ = writeln!(out, "outputs {:?}", g.outputs);
-    for s in &g.stages {
-        let _ = writeln!(out, "stage {s:?}");
-    }
-    for l in &g.launches {
-        let _ = writeln!(out, "launch {l:?}");
-    }
-    out
+    ir::graph::text::print(g)
 }
 
-/// Is the graph well formed?
-pub fn verify(_g: &Graph) -> Result<()> {
-    Ok(())
+/// Is the graph well formed? All violations in one diagnostic, the first with its code and place.
+pub fn verify(g: &Graph) -> Result<()> {
+    ir::graph::verify::verify(g).map_err(|all| join(&all))
+}
+
+fn join(all: &[Diagnostic]) -> Diagnostic {
+    let Some(first) = all.first() else { return Diagnostic::new("E0709", "the verifier failed without saying why") };
+    let rest: String = all[1..].iter().take(9).map(|d| format!("; {} {}: {}", d.code, d.place, d.message)).collect();
+    let more = if all.len() > 10 { format!("; and {} more", all.len() - 10) } else { String::new() };
+    Diagnostic { message: format!("{}{rest}{more}", first.message), ..first.clone() }
 }

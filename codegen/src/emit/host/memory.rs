@@ -20,12 +20,14 @@ struct Access<'c> {
 }
 
 impl<'c> Emitter<'c, '_> {
-    fn host_base(&self, mem: Mem) -> Res<PointerValue<'c>> {
+    /// Where a memory begins, plus some bytes.
+    fn host_base(&self, mem: Mem, plus: u32) -> Res<PointerValue<'c>> {
         let h = self.host()?;
-        match mem {
-            Mem::Buf(b) => Ok(h.bufs[b as usize]),
-            Mem::Shared(s) => self.offset(h.shared, self.i64().const_int(u64::from(self.shared_at[s as usize]), false)),
-        }
+        let (p, at) = match mem {
+            Mem::Buf(b) => (h.bufs[b as usize], plus),
+            Mem::Shared(s) => (h.shared, plus + self.shared_at[s as usize]),
+        };
+        self.offset(p, self.i64().const_int(u64::from(at), false))
     }
 
     /// The type of a unit of that many bytes.
@@ -86,12 +88,12 @@ impl<'c> Emitter<'c, '_> {
         &mut self,
         mem: Mem,
         elem: Elem,
-        idx: &Val<'c>,
+        (idx, plus): (&Val<'c>, i32),
         pred: Option<&Val<'c>>,
         n: usize,
     ) -> Res<Vec<Val<'c>>> {
         let e = elem.bytes();
-        let a = Access { base: self.host_base(mem)?, idx: idx.clone(), elem: e, size: e * n as u32, fixed: self.is_fixed(mem) };
+        let a = Access { base: self.host_base(mem, plus as u32 * e)?, idx: idx.clone(), elem: e, size: e * n as u32, fixed: self.is_fixed(mem) };
         let words = self.load_words(&a, pred)?;
         self.decode(elem, n, &words)
     }
@@ -384,9 +386,9 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// Stores one element a lane.
-    pub(in crate::emit) fn host_store(&mut self, mem: Mem, elem: Elem, idx: &Val<'c>, val: &Val<'c>, pred: Option<Val<'c>>) -> Res {
+    pub(in crate::emit) fn host_store(&mut self, mem: Mem, elem: Elem, (idx, plus): (&Val<'c>, i32), val: &Val<'c>, pred: Option<Val<'c>>) -> Res {
         let e = elem.bytes();
-        let a = Access { base: self.host_base(mem)?, idx: idx.clone(), elem: e, size: e, fixed: false };
+        let a = Access { base: self.host_base(mem, plus as u32 * e)?, idx: idx.clone(), elem: e, size: e, fixed: false };
         match pred {
             None => self.store_active(&a, elem, val, u32::MAX, None),
             Some(Val::One(c)) => self.store_active(&a, elem, val, u32::MAX, Some(c.into_int_value())),
@@ -526,7 +528,7 @@ impl<'c> Emitter<'c, '_> {
 
     /// Copies 16 bytes a lane.
     pub(in crate::emit) fn host_copy(&mut self, dst: u32, d: &Val<'c>, src: u32, s: &Val<'c>, pred: Option<Val<'c>>) -> Res {
-        let (to, from) = (self.host_base(Mem::Shared(dst))?, self.host_base(Mem::Buf(src))?);
+        let (to, from) = (self.host_base(Mem::Shared(dst), 0)?, self.host_base(Mem::Buf(src), 0)?);
         if let Some(Val::One(c)) = pred {
             self.guarded(c.into_int_value(), &[], |e| {
                 e.host_copy(dst, d, src, s, None)?;

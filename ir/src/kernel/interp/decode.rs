@@ -47,8 +47,22 @@ pub(super) enum Node {
     Run(u32, u32),
     Barrier,
     For(Loop),
-    If { cond: S, then: Code, els: Code, results: S, then_yields: Vec<S>, els_yields: Vec<S> },
-    Pipeline { stages: u32, copy_iv: S, copy_slot: S, copy: Code, slot: S, body: Loop },
+    If {
+        cond: S,
+        then: Code,
+        els: Code,
+        results: S,
+        then_yields: Vec<S>,
+        els_yields: Vec<S>,
+    },
+    Pipeline {
+        stages: u32,
+        copy_iv: S,
+        copy_slot: S,
+        copy: Code,
+        slot: S,
+        body: Loop,
+    },
 }
 
 /// A block: nodes, and which contain barriers.

@@ -76,8 +76,8 @@ fn step(d: &D, r: &mut [Reg], cx: &mut Ctx<'_, '_>) -> Check {
             IntOp::And => lanes!(r, d, [x = a, y = b] x & y),
             IntOp::Or => lanes!(r, d, [x = a, y = b] x | y),
             IntOp::Xor => lanes!(r, d, [x = a, y = b] x ^ y),
-            IntOp::Max => lanes!(r, d, [x = a, y = b] (x as i32).max(y as i32) as u32),
-            IntOp::Min => lanes!(r, d, [x = a, y = b] (x as i32).min(y as i32) as u32),
+            IntOp::Max => lanes!(r, d, [x = a, y = b](x as i32).max(y as i32) as u32),
+            IntOp::Min => lanes!(r, d, [x = a, y = b](x as i32).min(y as i32) as u32),
             IntOp::Shl => {
                 shift_amounts(&r[*b as usize])?;
                 lanes!(r, d, [x = a, y = b] x << (y & 31));
@@ -88,7 +88,7 @@ fn step(d: &D, r: &mut [Reg], cx: &mut Ctx<'_, '_>) -> Check {
             }
             IntOp::Ashr => {
                 shift_amounts(&r[*b as usize])?;
-                lanes!(r, d, [x = a, y = b] ((x as i32) >> (y & 31)) as u32);
+                lanes!(r, d, [x = a, y = b]((x as i32) >> (y & 31)) as u32);
             }
             IntOp::Div => {
                 divisors(&r[*b as usize])?;
@@ -125,7 +125,7 @@ fn step(d: &D, r: &mut [Reg], cx: &mut Ctx<'_, '_>) -> Check {
             BoolOp::Xor => lanes!(r, d, [x = a, y = b] x ^ y),
         },
         D::Select(d, p, a, b) => lanes!(r, d, [p = p, x = a, y = b] if p != 0 { x } else { y }),
-        D::IToF(d, a) => lanes!(r, d, [x = a] (x as i32 as f32).to_bits()),
+        D::IToF(d, a) => lanes!(r, d, [x = a](x as i32 as f32).to_bits()),
         D::FToI(d, a) => {
             convertible(&r[*a as usize])?;
             lanes!(r, d, [x = a] f(x) as i32 as u32);

@@ -37,7 +37,7 @@ impl Fault {
 
     /// For the user: kernel, block, warp, lane and the printed instruction.
     #[cold]
-    pub fn diagnose(self: Box<Fault>, k: &Kernel, block: [u32; 2], line: Option<String>) -> Diagnostic {
+    pub fn diagnose(self, k: &Kernel, block: [u32; 2], line: Option<String>) -> Diagnostic {
         let mut place = format!("kernel {}, block ({}, {})", k.name, block[0], block[1]);
         if let Some(w) = self.warp {
             place += &format!(", warp {w}");

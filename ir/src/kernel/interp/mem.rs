@@ -90,6 +90,7 @@ fn outside(cx: &Ctx<'_, '_>, m: Mem, elem: Elem, ix: &Reg, mask: u32, n: usize, 
     }
 }
 
+#[inline(always)]
 fn contiguous(ix: &Reg, n: usize, count: usize) -> bool {
     let first = ix[0];
     u64::from(first) + (LANES * n) as u64 <= count as u64
@@ -97,6 +98,7 @@ fn contiguous(ix: &Reg, n: usize, count: usize) -> bool {
 }
 
 /// Checks with shadow memory, if it is on.
+#[inline(never)]
 fn shadow(cx: &mut Ctx<'_, '_>, mem: Mem, ix: &Reg, mask: u32, len: usize, bytes: usize, write: bool) -> Check {
     let Some(s) = &mut cx.shadow else { return Ok(()) };
     for lane in (0..LANES).filter(|i| mask >> i & 1 != 0) {
@@ -116,6 +118,7 @@ pub(super) struct LoadArgs {
     pub pred: S,
 }
 
+#[inline(always)]
 pub(super) fn load(cx: &mut Ctx<'_, '_>, r: &mut [Reg], l: LoadArgs) -> Check {
     let ix = r[l.idx as usize];
     let mask = mask(r, l.pred);
@@ -153,7 +156,7 @@ fn fill_n<const B: usize, const N: usize>(
     elems: &[[u8; B]],
     ix: &Reg,
     mask: u32,
-    d: [&mut Reg; N],
+    mut d: [&mut Reg; N],
     get: impl Fn([u8; B]) -> u32 + Copy,
 ) {
     if mask == !0 && contiguous(ix, N, elems.len()) {
@@ -175,9 +178,7 @@ fn fill_n<const B: usize, const N: usize>(
                     d[j][i] = get(src[j]);
                 }
             } else {
-                for j in 0..N {
-                    d[j][i] = 0;
-                }
+                d.iter_mut().for_each(|d| d[i] = 0);
             }
         }
     }
@@ -192,6 +193,7 @@ pub(super) struct StoreArgs {
     pub pred: S,
 }
 
+#[inline(always)]
 pub(super) fn store(cx: &mut Ctx<'_, '_>, r: &[Reg], s: StoreArgs) -> Check {
     let (ix, val) = (&r[s.idx as usize], &r[s.val as usize]);
     let mask = mask(r, s.pred);
@@ -293,9 +295,5 @@ pub(super) fn land(cx: &mut Ctx<'_, '_>, p: &Pending) {
 /// Nearest bf16 value, ties to even, as bits of a float; NaN becomes the one NaN.
 #[inline(always)]
 pub(super) fn bf16(x: u32) -> u32 {
-    if x & 0x7fff_ffff > 0x7f80_0000 {
-        0x7fc0_0000
-    } else {
-        x.wrapping_add(0x7fff + (x >> 16 & 1)) & 0xffff_0000
-    }
+    if x & 0x7fff_ffff > 0x7f80_0000 { 0x7fc0_0000 } else { x.wrapping_add(0x7fff + (x >> 16 & 1)) & 0xffff_0000 }
 }

@@ -23,6 +23,7 @@ mod number;
 mod parse;
 mod print;
 
+pub(crate) use number::defined_once;
 pub use number::renumber;
 pub use parse::{parse, parse_all};
 pub(crate) use print::line_at;
@@ -58,10 +59,8 @@ const INT: [(IntOp, &str); 13] = [
     (IntOp::Rem, "urem"),
 ];
 const FLOAT: [(FloatOp, &str); 3] = [(FloatOp::Add, "fadd"), (FloatOp::Sub, "fsub"), (FloatOp::Mul, "fmul")];
-const ICMP: [(ICmp, &str); 4] =
-    [(ICmp::Eq, "icmp.eq"), (ICmp::Ne, "icmp.ne"), (ICmp::Lt, "icmp.lt"), (ICmp::Le, "icmp.le")];
-const FCMP: [(FCmp, &str); 4] =
-    [(FCmp::Eq, "fcmp.eq"), (FCmp::Lt, "fcmp.lt"), (FCmp::Le, "fcmp.le"), (FCmp::Nan, "fcmp.nan")];
+const ICMP: [(ICmp, &str); 4] = [(ICmp::Eq, "icmp.eq"), (ICmp::Ne, "icmp.ne"), (ICmp::Lt, "icmp.lt"), (ICmp::Le, "icmp.le")];
+const FCMP: [(FCmp, &str); 4] = [(FCmp::Eq, "fcmp.eq"), (FCmp::Lt, "fcmp.lt"), (FCmp::Le, "fcmp.le"), (FCmp::Nan, "fcmp.nan")];
 const BOOL: [(BoolOp, &str); 3] = [(BoolOp::And, "band"), (BoolOp::Or, "bor"), (BoolOp::Xor, "bxor")];
 const ELEM: [(Elem, &str); 4] = [(Elem::F32, "f32"), (Elem::I32, "i32"), (Elem::U8, "u8"), (Elem::Bf16, "bf16")];
 const TYPE: [(Ty, &str); 3] = [(Ty::I32, "i32"), (Ty::F32, "f32"), (Ty::Bool, "bool")];

@@ -15,14 +15,7 @@ fn visit(b: &mut Block, f: &mut impl FnMut(&mut V, Role)) {
     for inst in &mut b.insts {
         inst.results.iter_mut().for_each(|v| f(v, Def));
         match &mut inst.op {
-            Op::ConstI(_)
-            | Op::ConstF(_)
-            | Op::ConstB(_)
-            | Op::Lane
-            | Op::Warp
-            | Op::BlockX
-            | Op::BlockY
-            | Op::Barrier => {}
+            Op::ConstI(_) | Op::ConstF(_) | Op::ConstB(_) | Op::Lane | Op::Warp | Op::BlockX | Op::BlockY | Op::Barrier => {}
             Op::Int(_, a, b)
             | Op::Float(_, a, b)
             | Op::ICmp(_, a, b)
@@ -109,4 +102,12 @@ pub fn renumber(k: &Kernel) -> Kernel {
     k.types = types;
     k.body = body;
     k
+}
+
+/// Is every value defined at most once?
+pub(crate) fn defined_once(k: &Kernel) -> bool {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut once = true;
+    visit(&mut k.body.clone(), &mut |v, r| once &= r == Role::Use || seen.insert(*v));
+    once
 }

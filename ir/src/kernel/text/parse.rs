@@ -43,15 +43,7 @@ pub fn parse_all(text: &str) -> Result<Vec<Kernel>, Vec<Diagnostic>> {
 }
 
 fn empty() -> Kernel {
-    Kernel {
-        name: String::new(),
-        warps: 1,
-        min_blocks: 0,
-        bufs: vec![],
-        shared: vec![],
-        types: vec![],
-        body: Block::default(),
-    }
+    Kernel { name: String::new(), warps: 1, min_blocks: 0, bufs: vec![], shared: vec![], types: vec![], body: Block::default() }
 }
 
 /// The rest of the text cannot be read; the diagnostic is absent if it was recorded already.
@@ -255,11 +247,8 @@ impl Parser<'_> {
             },
         };
         let follows = result_types(&op, &self.k.types, defs.len());
-        let results = defs
-            .into_iter()
-            .enumerate()
-            .map(|(i, d)| self.set(d, follows.get(i).copied().unwrap_or(Ty::I32)))
-            .collect();
+        let results =
+            defs.into_iter().enumerate().map(|(i, d)| self.set(d, follows.get(i).copied().unwrap_or(Ty::I32))).collect();
         Ok(Inst { op, results })
     }
 

@@ -20,7 +20,7 @@ mod sig;
 
 pub(crate) use sig::result_types;
 
-use super::text::{MAX_DEPTH, line, renumber, ty_name};
+use super::text::{MAX_DEPTH, defined_once, line, renumber, ty_name};
 use super::uniform::{Uniform, uniformity};
 use super::{Block, Elem, Inst, IntOp, Kernel, Mem, Op, Ty, V};
 use crate::diag::Diagnostic;
@@ -75,7 +75,7 @@ pub fn verify(k: &Kernel) -> Result<(), Vec<Diagnostic>> {
         place: Place::Plain,
     };
     cx.declarations();
-    if well_counted(&k.body) {
+    if defined_once(k) && well_counted(&k.body) {
         cx.uniform = Some(uniformity(k));
     }
     let mut scope = vec![];
@@ -83,7 +83,7 @@ pub fn verify(k: &Kernel) -> Result<(), Vec<Diagnostic>> {
     if cx.errors.is_empty() { Ok(()) } else { Err(cx.errors) }
 }
 
-/// Are the numbers of results such that the uniformity analysis can run?
+/// Are the numbers of results and yields such that the uniformity analysis can run?
 fn well_counted(b: &Block) -> bool {
     b.insts.iter().all(|i| {
         let n = result_types(&i.op, &[], i.results.len()).len();
@@ -166,7 +166,7 @@ impl<'a> Cx<'a> {
         let mut total = 0u64;
         for s in &k.shared {
             total += u64::from(s.bytes);
-            if s.bytes == 0 || s.bytes % 16 != 0 {
+            if s.bytes == 0 || !s.bytes.is_multiple_of(16) {
                 let m = format!("shared array `{}` has {} bytes", s.name, s.bytes);
                 self.error("E0113", m, "use a positive multiple of 16");
             }
@@ -325,7 +325,7 @@ impl<'a> Cx<'a> {
     fn in_shared(&mut self, mem: Mem, idx: V, bytes: u32, n: usize) {
         let Some(i) = self.const_i(idx) else { return };
         let i = i as u32;
-        if n > 1 && u64::from(i) % n as u64 != 0 {
+        if matches!(n, 2 | 4) && !i.is_multiple_of(n as u32) {
             self.error("E0127", format!("index {i} is not a multiple of {n}"), "vector accesses are aligned");
         }
         if let Mem::Shared(s) = mem

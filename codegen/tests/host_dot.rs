@@ -1,0 +1,69 @@
+//! Byte dot products: every combination of signs, of uniform and varying operands, of known small bytes.
+
+mod common;
+use codegen::{HostIsa, host_assembly};
+use common::*;
+use ir::kernel::build::Builder;
+use ir::kernel::*;
+
+fn kernel() -> (Kernel, usize) {
+    let mut b = Builder::new("dots", 1);
+    let (x, y) = (b.buf("x", false), b.buf("y", true));
+    let (lane, row) = (b.lane(), b.block_x());
+    let base = b.mul_c(row, 96);
+    let at = b.int(IntOp::Add, base, lane);
+    let [v, w, acc] = [0, 32, 64].map(|o| {
+        let i = b.add_c(at, o);
+        b.load(x, Elem::I32, i, None)
+    });
+    let [u, t, ua] = [1, 33, 65].map(|o| {
+        let i = b.add_c(base, o);
+        b.load(x, Elem::I32, i, None)
+    });
+    let mut out = vec![];
+    for mask in [-1, 0x7f7f_7f7f, 0x0f0f_0f0f] {
+        let (vm, um) = (b.int_c(IntOp::And, v, mask), b.int_c(IntOp::And, u, mask));
+        for s in [false, true] {
+            for t_ in [false, true] {
+                for (p, q, a) in [(vm, w, acc), (w, vm, acc), (vm, t, acc), (t, vm, acc), (um, w, acc), (um, t, acc), (um, t, ua), (um, w, ua)] {
+                    out.push(b.dp4a(s, t_, p, q, a));
+                }
+            }
+        }
+    }
+    let n = out.len();
+    let base = b.mul_c(row, 32 * n as i32);
+    for (i, v) in out.into_iter().enumerate() {
+        let o = b.int(IntOp::Add, base, lane);
+        let o = b.add_c(o, 32 * i as i32);
+        b.store(y, Elem::I32, o, v, None);
+    }
+    (b.finish(), n)
+}
+
+#[test]
+fn dots_are_exact() {
+    let (k, n) = kernel();
+    let extreme = [0u32, 0x7f7f_7f7f, 0x8080_8080, 0xffff_ffff, 0x80ff_7f01, 0x0180_ff7f, 0x0f0f_0f0f, 0xff00_ff00];
+    let mut r = Rng(5);
+    let mut xs: Vec<u32> = vec![];
+    // Every pair of extreme words meets: rows of one word against all.
+    for e in extreme {
+        xs.extend((0..96).map(|i| if i < 32 { e } else { extreme[i % 8] }));
+    }
+    while xs.len() < 96 * 40 {
+        xs.push(r.u32());
+    }
+    check(&k, [40, 1], &[ints(xs), vec![0; 40 * 32 * 4 * n]]);
+}
+
+#[test]
+fn dots_are_simd() {
+    let (k, _) = kernel();
+    let asm = host_assembly(&[&k], HostIsa::X86_64V4Vnni).unwrap();
+    assert!(asm.contains("vpdpbusd") && !asm.contains("vpmaddwd"));
+    for isa in [HostIsa::X86_64V3, HostIsa::X86_64V4] {
+        let asm = host_assembly(&[&k], isa).unwrap();
+        assert!(asm.contains("vpmaddwd") && asm.contains("vpmaddubsw") && !asm.contains("vpdpbusd"));
+    }
+}

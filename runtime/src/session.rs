@@ -1,0 +1,435 @@
+//! One sequence on one device: buffers of a plan, the key/value cache, chunked prefill, decode steps, and the reuse of what
+//! earlier turns left. Logits are a function of the tokens up to a position, however they came here.
+
+use crate::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
+use crate::weights;
+use ir::diag::{Diagnostic, Result};
+use ir::graph::Rows;
+use ir::graph::interp::WeightSource;
+use ir::order::KV_BLOCK;
+use ir::plan::{Arg, BufferKind, Plan, state};
+
+/// Names of the values that every program has.
+const LOGITS: &str = "logits";
+const NEXT: &str = "next_token";
+
+/// Limits of a session, fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Positions that full layers have room for.
+    pub context: usize,
+    /// Most tokens of one step.
+    pub chunk: usize,
+    /// Positions beyond the window that sliding layers keep, so that a later turn can go back.
+    pub slack: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            context: 4096,
+            chunk: 128,
+            slack: 512,
+        }
+    }
+}
+
+/// A program on a device with its weights and caches.
+pub struct Session {
+    device: Box<dyn Device>,
+    plan: Plan,
+    limits: Limits,
+    /// Buffer and offset of each of the plan's buffers.
+    places: Vec<(BufferId, u64)>,
+    launches: Vec<LaunchDesc>,
+    prepared: PreparedId,
+    ring_blocks: usize,
+    full_blocks: usize,
+    window: usize,
+    tokens: Vec<u32>,
+    /// One past the last position ever written to the caches.
+    written: usize,
+    vocab: usize,
+}
+
+impl Session {
+    /// Loads the code, packs the weights, allocates everything.
+    pub fn new(
+        mut device: Box<dyn Device>,
+        plan: Plan,
+        code: &[u8],
+        source: &dyn WeightSource,
+        limits: Limits,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Session> {
+        if limits.context == 0
+            || limits.chunk == 0
+            || limits.chunk > crate::device::MAX_GRID_Y as usize
+        {
+            return Err(Diagnostic::new(
+                "E0432",
+                format!(
+                    "no session has a context of {} and chunks of {}",
+                    limits.context, limits.chunk
+                ),
+            ));
+        }
+        let sigs: Vec<KernelSig> = plan
+            .kernels
+            .iter()
+            .map(|k| KernelSig {
+                name: &k.name,
+                bufs: k.bufs.len() as u32,
+            })
+            .collect();
+        let handles = device.load_module(
+            code,
+            &KernelNames {
+                place: "kernels",
+                kernels: &sigs,
+            },
+        )?;
+        let block = KV_BLOCK as usize;
+        let window = plan.buffers.iter().find_map(|b| match b.kind {
+            BufferKind::Keys { window, .. } if window > 0 => Some(window as usize),
+            _ => None,
+        });
+        let full_blocks = limits.context.div_ceil(block);
+        let ring_blocks = window
+            .map_or(1, |w| (w + limits.chunk + limits.slack).div_ceil(block) + 1)
+            .min(full_blocks + 1);
+        let rows = limits.chunk as u64;
+        let arena = device.alloc((plan.arena_bytes * rows).max(64))?;
+        let mut places = vec![];
+        for b in &plan.buffers {
+            places.push(match b.kind {
+                BufferKind::Value { bytes, .. } => match b.offset {
+                    Some(o) => (arena, o * rows),
+                    None => (device.alloc(u64::from(bytes) * rows)?, 0),
+                },
+                BufferKind::Keys {
+                    heads, dim, window, ..
+                }
+                | BufferKind::Values {
+                    heads, dim, window, ..
+                } => {
+                    let blocks = if window == 0 {
+                        full_blocks
+                    } else {
+                        ring_blocks
+                    };
+                    (
+                        device.alloc(
+                            u64::from(heads) * u64::from(dim) * 4 * (blocks * block) as u64,
+                        )?,
+                        0,
+                    )
+                }
+                BufferKind::Tokens => (device.alloc(4 * rows.next_multiple_of(16))?, 0),
+                BufferKind::State => (device.alloc(64)?, 0),
+            });
+        }
+        let weights = weights::upload(&mut *device, &plan.weights, source, progress)?;
+        let launches: Vec<LaunchDesc> = plan
+            .launches
+            .iter()
+            .map(|l| {
+                let k = &plan.kernels[l.kernel as usize];
+                LaunchDesc {
+                    kernel: handles[l.kernel as usize],
+                    args: l
+                        .args
+                        .iter()
+                        .map(|a| match a {
+                            Arg::Buffer(i) => places[*i as usize],
+                            Arg::Weight(i) => (weights[*i as usize], 0),
+                        })
+                        .collect(),
+                    grid: [l.grid_x, 1],
+                    warps: k.warps,
+                    shared_bytes: k.shared_layout().1,
+                }
+            })
+            .collect();
+        let prepared = device.prepare(&launches)?;
+        let vocab = plan
+            .buffer(LOGITS)
+            .and_then(|i| match plan.buffers[i].kind {
+                BufferKind::Value { bytes, .. } => Some(bytes as usize / 4),
+                _ => None,
+            });
+        let vocab =
+            vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
+        Ok(Session {
+            device,
+            plan,
+            limits,
+            places,
+            launches,
+            prepared,
+            ring_blocks,
+            full_blocks,
+            window: window.unwrap_or(0),
+            tokens: vec![],
+            written: 0,
+            vocab,
+        })
+    }
+
+    /// Name of the device.
+    pub fn device_name(&self) -> String {
+        self.device.name()
+    }
+
+    /// The limits it was made with.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Tokens whose keys and values are in the cache.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Elements of a row of logits (padded to whole 64-byte lines).
+    pub fn logits_width(&self) -> usize {
+        self.vocab
+    }
+
+    /// Keeps of the cache what `prompt` shares with it, as far as every sliding layer still holds the keys that the next
+    /// position needs, and always leaves a token to compute. Returns how many tokens were kept.
+    pub fn reuse(&mut self, prompt: &[u32]) -> usize {
+        let common = self
+            .tokens
+            .iter()
+            .zip(prompt)
+            .take_while(|(a, b)| a == b)
+            .count();
+        let keep = common.min(prompt.len().saturating_sub(1));
+        let keep = if self.holds(keep) { keep } else { 0 };
+        self.tokens.truncate(keep);
+        keep
+    }
+
+    /// Do the rings hold all keys that position `at` sees?
+    fn holds(&self, at: usize) -> bool {
+        if self.window == 0 || at == 0 || self.written == 0 {
+            return true;
+        }
+        let block = KV_BLOCK as usize;
+        let first = (at + 1).saturating_sub(self.window) / block;
+        let last = (self.written - 1) / block;
+        last < first + self.ring_blocks
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        self.tokens.clear();
+    }
+
+    /// Runs tokens in chunks; the logits of the last `outputs` of them go to `sink`, a row of [`Session::logits_width`]
+    /// floats per position. Returns the greedy choice after the last token.
+    pub fn run(
+        &mut self,
+        tokens: &[u32],
+        chunk: usize,
+        outputs: usize,
+        sink: &mut dyn FnMut(&[f32]),
+    ) -> Result<u32> {
+        if tokens.is_empty() {
+            return Err(Diagnostic::new("E0434", "no token to run"));
+        }
+        if self.tokens.len() + tokens.len() > self.limits.context {
+            return Err(Diagnostic::new(
+                "E0435",
+                format!(
+                    "{} tokens do not fit a context of {}",
+                    self.tokens.len() + tokens.len(),
+                    self.limits.context
+                ),
+            )
+            .hint("ask for a larger --context"));
+        }
+        let chunk = chunk.clamp(1, self.limits.chunk);
+        let mut next = 0;
+        let mut at = 0;
+        while at < tokens.len() {
+            let n = chunk.min(tokens.len() - at);
+            // The last token's logits are always made: they choose the next one.
+            let wanted_from = tokens.len().saturating_sub(outputs);
+            let last = at + n == tokens.len();
+            let from = wanted_from.clamp(at, at + n) - at;
+            let from = if last { from.min(n - 1) } else { from };
+            self.step(&tokens[at..at + n], from)?;
+            if outputs > 0 && from < n {
+                let rows = n - from;
+                let mut bytes = vec![0u8; rows * self.vocab * 4];
+                self.read(LOGITS, &mut bytes)?;
+                let floats: Vec<f32> = bytes
+                    .chunks_exact(4)
+                    .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                    .collect();
+                floats.chunks_exact(self.vocab).for_each(&mut *sink);
+            }
+            if last {
+                next = self.next_token(n - 1 - from)?;
+            }
+            at += n;
+        }
+        Ok(next)
+    }
+
+    /// One chunk; logits are made for its rows from `from` on.
+    fn step(&mut self, tokens: &[u32], from: usize) -> Result<()> {
+        let n = tokens.len();
+        self.step_state(tokens, from)?;
+        let grid = self.grid(n, n - from);
+        // SAFETY: the plan was made by the compiler for this code; buffers are sized for `limits.chunk` rows, and the caches
+        // for the blocks in the state.
+        unsafe { self.device.run(self.prepared, &grid)? };
+        self.device.sync()?;
+        self.tokens.extend_from_slice(tokens);
+        self.written = self.written.max(self.tokens.len());
+        Ok(())
+    }
+
+    fn grid(&self, tokens: usize, outputs: usize) -> Vec<u32> {
+        self.plan
+            .launches
+            .iter()
+            .map(|l| {
+                if l.rows == Rows::Outputs {
+                    outputs as u32
+                } else {
+                    tokens as u32
+                }
+            })
+            .collect()
+    }
+
+    fn write(&mut self, kind: BufferKind, bytes: &[u8]) -> Result<()> {
+        if let Some(i) = self.plan.buffers.iter().position(|b| b.kind == kind) {
+            let (b, at) = self.places[i];
+            self.device.write(b, at, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the last step's value of this name, from its first row.
+    pub fn read(&mut self, name: &str, out: &mut [u8]) -> Result<()> {
+        let i = self
+            .plan
+            .buffer(name)
+            .ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
+        let (b, at) = self.places[i];
+        self.device.read(b, at, out)
+    }
+
+    /// Floats of row `row` of the last step's value (one row is as long as its buffer's, padding included).
+    pub fn row(&mut self, name: &str, row: usize) -> Result<Vec<f32>> {
+        let i = self
+            .plan
+            .buffer(name)
+            .ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
+        let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
+            return Err(Diagnostic::new("E0433", "not a value").at(name));
+        };
+        let (b, at) = self.places[i];
+        let mut out = vec![0u8; bytes as usize];
+        self.device
+            .read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        Ok(out
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect())
+    }
+
+    fn next_token(&mut self, row: usize) -> Result<u32> {
+        let i = self
+            .plan
+            .buffer(NEXT)
+            .ok_or_else(|| Diagnostic::new("E0433", "the program chooses no token"))?;
+        let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
+            return Err(Diagnostic::new("E0433", "the program chooses no token"));
+        };
+        let (b, at) = self.places[i];
+        let mut out = [0u8; 4];
+        self.device
+            .read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        let id = i32::from_le_bytes(out);
+        u32::try_from(id).map_err(|_| self.not_finite())
+    }
+
+    /// Runs the last step again, launch by launch, to find the first value that is not finite.
+    fn not_finite(&mut self) -> Diagnostic {
+        let place = self.first_bad_value().unwrap_or_else(|d| d.to_string());
+        Diagnostic::new(
+            "E0436",
+            format!(
+                "a NaN or an infinity at position {}: generation stops",
+                self.tokens.len() - 1
+            ),
+        )
+        .at(place)
+        .hint("a scale or a weight of the checkpoint may be damaged; `isobit inspect` lists them")
+    }
+
+    fn first_bad_value(&mut self) -> Result<String> {
+        // The caches already hold this step's keys: running it again writes the same.
+        let grid = self.grid(1, 1);
+        let last = [*self.tokens.last().unwrap_or(&0)];
+        self.tokens.pop();
+        self.step_state(&last, 0)?;
+        let mut found = None;
+        for (k, l) in self.launches.clone().iter().enumerate() {
+            // SAFETY: as in `step`, for one row.
+            unsafe {
+                self.device.launch(&[LaunchDesc {
+                    grid: [l.grid[0], grid[k]],
+                    ..l.clone()
+                }])?
+            };
+            let launch = self.plan.launches[k].clone();
+            let kernel = self.plan.kernels[launch.kernel as usize].clone();
+            for (arg, buf) in launch.args.iter().zip(&kernel.bufs) {
+                let (Arg::Buffer(i), true) = (arg, buf.write) else {
+                    continue;
+                };
+                let b = self.plan.buffers[*i as usize].clone();
+                if !matches!(b.kind, BufferKind::Value { .. })
+                    || b.name.ends_with(".q24")
+                    || b.name.ends_with(".route")
+                    || b.name == NEXT
+                {
+                    continue;
+                }
+                if found.is_none() && self.row(&b.name, 0)?.iter().any(|x| !x.is_finite()) {
+                    found = Some(b.name);
+                }
+            }
+        }
+        self.tokens.extend(last);
+        Ok(found.unwrap_or_else(|| LOGITS.into()))
+    }
+
+    fn step_state(&mut self, tokens: &[u32], from: usize) -> Result<()> {
+        let mut words = [0i32; state::WORDS as usize];
+        for (word, v) in [
+            (state::POSITION, self.tokens.len()),
+            (state::TOKENS, tokens.len()),
+            (state::OUTPUT_FROM, from),
+            (state::RING_BLOCKS, self.ring_blocks),
+            (state::FULL_BLOCKS, self.full_blocks),
+        ] {
+            words[word as usize] = v as i32;
+        }
+        self.write(BufferKind::State, &words.map(i32::to_le_bytes).concat())?;
+        self.write(
+            BufferKind::Tokens,
+            &tokens
+                .iter()
+                .flat_map(|t| t.to_le_bytes())
+                .collect::<Vec<_>>(),
+        )
+    }
+}
