@@ -124,7 +124,7 @@ pub enum Op {
     ExpertSum,
     /// (x): the rows whose logits are asked for.
     Select,
-    /// (x): `cap * tanh(x / cap)`, with the quotient as product by the nearest float to 1/cap.
+    /// (x): `cap * tanh(x / cap)`, with the quotient as product by the nearest float to 1/cap; NaN where x is not finite.
     Softcap {
         /// The cap.
         cap: f32,

@@ -223,3 +223,30 @@ fn attention_and_rows_after_matmuls_stand_alone() {
         assert!(kinds[first..].iter().all(|&k| !matches!(k, lang::Kind::Norm | lang::Kind::Quantize)), "{}", s.name);
     }
 }
+
+/// Every kernel that fusion makes has a lowering, and its plan can be placed.
+#[test]
+fn whatever_is_fused_can_be_lowered() {
+    let lowers = |what: &str, g: &Graph| {
+        let plan = crate::lower::lower(g, &crate::lower::schedule::Schedule::HOST).unwrap_or_else(|d| panic!("{what}: {d}"));
+        assert_eq!(plan.launches.len(), g.launches_or_default().len(), "{what}");
+        let mut m = Module { graph: g.clone(), plan: Some(plan) };
+        let placed = crate::pass::run_alone(&crate::place::MemoryPlan, &mut m, &Options::default());
+        assert!(placed.unwrap_or_else(|d| panic!("{what}: {d}")).0);
+    };
+    for rule in rules() {
+        let g = rule.example();
+        lowers(&rule.name, &g);
+        let o = Options { rules_off: all_but(&rule.name), ..Options::default() };
+        lowers(&rule.name, &compile(&g, "fuse,merge-launches", &o).0);
+        lowers(&rule.name, &compile(&g, "fuse,merge-launches", &Options::default()).0);
+    }
+    let model = moe_model(2);
+    lowers("unfused", &compile(&model, "quant-lower,pin-reductions,merge-launches", &Options::default()).0);
+    for launch_cost in [0, cost::LAUNCH] {
+        lowers("fused", &compile(&model, crate::pipeline::GRAPH, &Options { launch_cost, ..Options::default() }).0);
+    }
+    for pass_limit in [Some(3), Some(12)] {
+        lowers("limited", &compile(&model, crate::pipeline::GRAPH, &Options { pass_limit, ..Options::default() }).0);
+    }
+}

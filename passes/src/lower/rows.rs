@@ -408,13 +408,19 @@ fn clamp(kx: &mut Kx, i: V, pred: Option<V>) -> V {
     }
 }
 
-/// `cap * tanh(x * (1/cap))`
+/// `cap * tanh(x * (1/cap))`; NaN for an infinity, which must stay visible.
 pub fn softcap(kx: &mut Kx, x: V, cap: f32) -> V {
     let inv = kx.b.f(1.0 / cap);
     let t = kx.b.mul(x, inv);
     let t = math::tanh(&mut kx.b, t);
     let c = kx.b.f(cap);
-    kx.b.mul(t, c)
+    let y = kx.b.mul(t, c);
+    let bits = kx.b.bits(x);
+    let size = kx.b.int_c(IntOp::And, bits, i32::MAX);
+    let inf = kx.b.i(0x7f80_0000);
+    let finite = kx.b.icmp(ICmp::Lt, size, inf);
+    let nan = kx.b.f(f32::NAN);
+    kx.b.select(finite, y, nan)
 }
 
 /// Element `i` of the token's embedding row.

@@ -43,7 +43,9 @@ pub(super) fn gelu_mul(g: f32, u: f32) -> f32 {
 /// `cap · tanh(x · (1/cap))`
 pub(super) fn softcap(x: f32, cap: f32) -> f32 {
     let inv = 1.0 / cap;
-    cap * tanh(&mut Scalar, x * inv)
+    let y = cap * tanh(&mut Scalar, x * inv);
+    // tanh turns infinity into the cap: an infinity must stay visible.
+    if x.is_finite() { y } else { f32::NAN }
 }
 
 /// Rotates every head of every row; row 0 has position `first`.

@@ -1,0 +1,36 @@
+# The two commands of the README are `make demo` and `make test`.
+CARGO ?= cargo
+ISOBIT = target/release/isobit
+
+.PHONY: demo test test-full ptx-check bench setup assembler build lint
+
+demo: build
+	$(ISOBIT) run "Write a paragraph about the history of coffee."
+
+build: setup
+	$(CARGO) build --release
+
+# Every check. Needs no GPU.
+test: lint assembler
+	$(CARGO) test --release --workspace
+
+# Every combination where `make test` takes a covering set.
+test-full: lint assembler
+	$(CARGO) test --release --workspace -- --include-ignored
+
+# Every kernel of the demo model through NVIDIA's assembler, and its instruction counts.
+ptx-check: setup assembler
+	$(CARGO) test --release --test ptx_check -- --nocapture
+
+bench: setup
+	$(CARGO) bench
+
+lint: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+setup:
+	@tools/setup.sh
+
+assembler: setup
+	@tools/assembler.sh

@@ -1,0 +1,73 @@
+//! Options of a compilation: everything beside the checkpoint that decides what comes out.
+
+use crate::target::Target;
+use ir::diag::{Diagnostic, Result};
+use ir::graph::op::EmbedMode;
+use passes::{Level, Manager};
+use std::collections::BTreeMap;
+
+/// The passes that `--fusion` switches together.
+pub const FUSING: [&str; 2] = ["fuse", "merge-launches"];
+
+/// Options of a compilation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompileOptions {
+    /// What code is made for; may be empty, then only plans are made.
+    pub targets: Vec<Target>,
+    /// How the embedding row enters the residual stream.
+    pub embed: EmbedMode,
+    /// Options of the passes.
+    pub passes: passes::Options,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions { targets: vec![], embed: EmbedMode::Factor, passes: passes::Options::default() }
+    }
+}
+
+impl CompileOptions {
+    /// Refuses what is not built yet.
+    pub fn check(&self) -> Result<()> {
+        let level = self.passes.determinism;
+        if level != Level::Portable {
+            return Err(Diagnostic::new("E0752", format!("determinism `{}` is not built yet", level.name()))
+                .at("--determinism")
+                .hint("leave it at `portable`, which keeps the strongest promise"));
+        }
+        Ok(())
+    }
+
+    /// Every pass with its effective switch, by name.
+    pub fn switches(&self) -> BTreeMap<String, bool> {
+        Manager::default().passes().map(|p| (p.name().to_string(), self.passes.is_on(p.name()))).collect()
+    }
+
+    /// Switches all fusing passes together.
+    pub fn set_fusion(&mut self, on: bool) {
+        for pass in FUSING {
+            self.passes.switches.insert(pass.into(), on);
+        }
+    }
+
+    /// All of it but the targets as one line, the same for the same program.
+    pub fn text(&self) -> String {
+        let mut passes = self.passes.clone();
+        passes.switches.retain(|_, on| !*on); // On is what passes are.
+        format!("embed={} {passes}", embed_name(self.embed))
+    }
+}
+
+/// Embedding modes and their names.
+pub const EMBED: [(EmbedMode, &str); 3] =
+    [(EmbedMode::Factor, "factor"), (EmbedMode::Exact, "exact"), (EmbedMode::Bf16, "bf16")];
+
+/// The name of an embedding mode.
+pub fn embed_name(mode: EmbedMode) -> &'static str {
+    EMBED.iter().find(|(m, _)| *m == mode).map_or("factor", |(_, n)| n)
+}
+
+/// The embedding mode of this name.
+pub fn embed_mode(name: &str) -> Option<EmbedMode> {
+    EMBED.iter().find(|(_, n)| *n == name).map(|(m, _)| *m)
+}

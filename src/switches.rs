@@ -1,0 +1,58 @@
+//! One command line option per registered pass: `--fuse off`, `--memory-plan off`, ... New passes appear by themselves.
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use passes::{Effect, Manager};
+use std::collections::BTreeMap;
+
+/// Passes that the command line switches, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Switches(pub BTreeMap<String, bool>);
+
+/// Reads a switch value.
+pub fn on_off(value: &str) -> Result<bool, String> {
+    match value {
+        "on" | "true" | "1" => Ok(true),
+        "off" | "false" | "0" => Ok(false),
+        _ => Err("a switch is on or off (also true, false, 1, 0)".into()),
+    }
+}
+
+fn register(mut command: Command) -> Command {
+    for pass in Manager::default().passes() {
+        let about = pass.about().split_once(". ").map_or(pass.about(), |(first, _)| first).trim_end_matches('.').to_string();
+        let help = if pass.effect() == Effect::Rounding { format!("{about} (chooses the bits)") } else { about };
+        let arg = Arg::new(pass.name())
+            .long(pass.name())
+            .value_name("on|off")
+            .value_parser(on_off)
+            .help(help)
+            .help_heading("Passes, all on by default");
+        command = command.arg(arg);
+    }
+    command
+}
+
+impl Args for Switches {
+    fn augment_args(command: Command) -> Command {
+        register(command)
+    }
+    fn augment_args_for_update(command: Command) -> Command {
+        register(command)
+    }
+}
+
+impl FromArgMatches for Switches {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut out = Switches::default();
+        out.update_from_arg_matches(matches)?;
+        Ok(out)
+    }
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for pass in Manager::default().passes() {
+            if let Some(on) = matches.get_one::<bool>(pass.name()) {
+                self.0.insert(pass.name().into(), *on);
+            }
+        }
+        Ok(())
+    }
+}
