@@ -38,13 +38,9 @@ impl HostIsa {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
-            let v3 = has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("lzcnt") && has!("movbe");
-            let v4 = v3
-                && has!("avx512f")
-                && has!("avx512bw")
-                && has!("avx512cd")
-                && has!("avx512dq")
-                && has!("avx512vl");
+            let v3 =
+                has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("lzcnt") && has!("movbe");
+            let v4 = v3 && has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
             match self {
                 HostIsa::X86_64V3 | HostIsa::Native => v3,
                 HostIsa::X86_64V4 => v4,

@@ -25,7 +25,9 @@ fn kernel() -> (Kernel, usize) {
         let (vm, um) = (b.int_c(IntOp::And, v, mask), b.int_c(IntOp::And, u, mask));
         for s in [false, true] {
             for t_ in [false, true] {
-                for (p, q, a) in [(vm, w, acc), (w, vm, acc), (vm, t, acc), (t, vm, acc), (um, w, acc), (um, t, acc), (um, t, ua), (um, w, ua)] {
+                for (p, q, a) in
+                    [(vm, w, acc), (w, vm, acc), (vm, t, acc), (t, vm, acc), (um, w, acc), (um, t, acc), (um, t, ua), (um, w, ua)]
+                {
                     out.push(b.dp4a(s, t_, p, q, a));
                 }
             }

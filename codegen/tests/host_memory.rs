@@ -70,7 +70,7 @@ fn predicates() {
     for elem in ELEMS {
         for n in [1, 4] {
             // A tail, a head before the start of the memory, a run-time mask, and none at all.
-            for kind in 0..5 {
+            for kind in 0..6 {
                 let k = copy(elem, n, |b, lane| {
                     let row = b.block_x();
                     let step = b.mul_c(row, 32);
@@ -91,6 +91,13 @@ fn predicates() {
                             (at, Some(b.icmp(ICmp::Ne, bit, zero)))
                         }
                         3 => {
+                            // The first lanes, which take no part, lie before the memory.
+                            let c = b.i(7);
+                            let p = b.icmp(ICmp::Lt, c, lane);
+                            let at = b.int(IntOp::Add, lane, row);
+                            (b.add_c(at, -8), Some(p))
+                        }
+                        4 => {
                             let far = b.mul_c(lane, 3);
                             let far = b.int(IntOp::Add, far, row);
                             (far, Some(tail))
@@ -170,6 +177,28 @@ fn memory_that_is_written_is_read_back() {
     let o = b.add_c(at, 64);
     b.store(y, Elem::I32, o, v, None);
     check(&b.finish(), [3, 1], &[ints(0..128)]);
+}
+
+#[test]
+fn indices_may_pass_zero_on_the_way() {
+    let mut b = Builder::new("around", 1);
+    let (x, y) = (b.buf("x", false), b.buf("y", true));
+    let (lane, row) = (b.lane(), b.block_x());
+    let five = b.i(5);
+    // Negative in the first blocks, then not: the constant must not go into the address.
+    let low = b.int(IntOp::Sub, row, five);
+    let up = b.add_c(low, 5);
+    let u = b.load(x, Elem::I32, up, None);
+    let far = b.int(IntOp::Sub, lane, five);
+    let far = b.add_c(far, 6);
+    let v = b.load(x, Elem::I32, far, None);
+    let s = b.int(IntOp::Sub, v, u);
+    let at = b.mul_c(row, 32);
+    let at = b.int(IntOp::Add, at, lane);
+    let at = b.add_c(at, -40);
+    let at = b.add_c(at, 41);
+    b.store(y, Elem::I32, at, s, None);
+    check(&b.finish(), [9, 1], &[ints(100..140), vec![0; 9 * 128 + 4]]);
 }
 
 #[test]

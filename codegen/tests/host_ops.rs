@@ -6,9 +6,8 @@ use ir::kernel::build::Builder;
 use ir::kernel::*;
 use ir::math::Arith;
 
-const SPECIAL: [f32; 16] = [
-    0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, f32::MIN_POSITIVE, 1e-45, -3e-42, 1e-39, 3.0e38, -1.75e-38, 8388607.5, 123456.79,
-];
+const SPECIAL: [f32; 16] =
+    [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, f32::MIN_POSITIVE, 1e-45, -3e-42, 1e-39, 3.0e38, -1.75e-38, 8388607.5, 123456.79];
 
 #[test]
 fn floats_keep_subnormals_and_order() {

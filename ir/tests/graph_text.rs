@@ -170,11 +170,36 @@ const FAULTS: &[(&str, &str, &str, &str)] = &[
     ("graph \"x\" {\n  %0 = tokens : i32[T] \"a\" 7\n}", "E0102", "line 2, column 28", "expected end of line, found `7`"),
     ("graph \"x\" {\n  %0 = quantize {k=1} : i32[T] \"a\"\n}", "E0102", "line 2, column 18", "expected `group`, found `k`"),
     ("graph \"x\" {\n  %0 = quantize {group=5000000000} : i32[T] \"a\"\n}", "E0103", "line 2, column 24", "out of range"),
-    ("graph \"x\" {\n  %0 = mul_const {c=0x123456789} : i32[T] \"a\"\n}", "E0102", "line 2, column 21", "expected a float: 32 bits"),
-    ("graph \"x\" {\n  %0 = mul_const {c=\"1e99\"} : i32[T] \"a\"\n}", "E0103", "line 2, column 21", "no decimal number in range"),
-    ("graph \"x\" {\n  %0 = embed {mode=any} : i32[T] \"a\"\n}", "E0102", "line 2, column 20", "expected `exact`, `factor` or `bf16`"),
-    ("graph \"x\" {\n  %0 = qlinear {order=sum(lanes=1, take=random)} : i32[T] \"a\"\n}", "E0102", "line 2, column 41", "`contiguous`"),
-    ("graph \"x\" {\n  %0 = tokens : i32[T] \"a\"\n  %0 = tokens : i32[T] \"b\"\n}", "E0110", "line 3, column 3", "already, at line 2"),
+    (
+        "graph \"x\" {\n  %0 = mul_const {c=0x123456789} : i32[T] \"a\"\n}",
+        "E0102",
+        "line 2, column 21",
+        "expected a float: 32 bits",
+    ),
+    (
+        "graph \"x\" {\n  %0 = mul_const {c=\"1e99\"} : i32[T] \"a\"\n}",
+        "E0103",
+        "line 2, column 21",
+        "no decimal number in range",
+    ),
+    (
+        "graph \"x\" {\n  %0 = embed {mode=any} : i32[T] \"a\"\n}",
+        "E0102",
+        "line 2, column 20",
+        "expected `exact`, `factor` or `bf16`",
+    ),
+    (
+        "graph \"x\" {\n  %0 = qlinear {order=sum(lanes=1, take=random)} : i32[T] \"a\"\n}",
+        "E0102",
+        "line 2, column 41",
+        "`contiguous`",
+    ),
+    (
+        "graph \"x\" {\n  %0 = tokens : i32[T] \"a\"\n  %0 = tokens : i32[T] \"b\"\n}",
+        "E0110",
+        "line 3, column 3",
+        "already, at line 2",
+    ),
     ("graph \"x\" {\n  %999999 = tokens : i32[T] \"a\"\n}", "E0110", "line 2, column 3", "too large"),
     ("graph \"x\" {\n  %0 = add %0 %4 : f32[T] \"a\"\n}", "E0111", "line 2, column 3", "operand %4 is no value"),
     ("graph \"x\" {\n  %0 = tokens : i32[T] \"a\\n\"\n}", "E0112", "line 2, column 24", "unknown escape"),
@@ -227,6 +252,13 @@ fn no_text_panics() {
         let bytes: Vec<u8> = (0..r.below(60)).map(|_| r.next() as u8).collect();
         _ = parse(&String::from_utf8_lossy(&bytes));
     }
+    let mut long = String::from("graph \"x\" {\n %0 = tokens : i32[T] \"n0\"\n");
+    for i in 1..30_000 {
+        long += &format!(" %{i} = add %{} : i32[T] \"n{i}\"\n", i - 1);
+    }
+    let g = parse(&(long + " output %1\n}")).unwrap();
+    assert!(ir::graph::verify::verify(&g).is_err_and(|e| e.len() == 29_999));
+    assert!(parse(&print(&g)).unwrap() == g);
     let deep = "graph \"x\" { %0 = attention {heads=1, order=".to_string() + &"sum(".repeat(100_000);
     assert!(parse(&deep).is_err());
 }

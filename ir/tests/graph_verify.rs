@@ -149,7 +149,9 @@ fn orders_are_required_on_demand() {
 #[test]
 fn all_errors_are_collected() {
     let mut text = MODEL.to_string();
-    for (line, from, to) in [("\"l0.normed\"", "lanes=32", "lanes=0"), ("\"l0.route\"", "k=2", "k=9"), ("\"l0.q\"", "[T,128]", "[T,1]")] {
+    for (line, from, to) in
+        [("\"l0.normed\"", "lanes=32", "lanes=0"), ("\"l0.route\"", "k=2", "k=9"), ("\"l0.q\"", "[T,128]", "[T,1]")]
+    {
         text = change(&text, line, from, to);
     }
     let codes: Vec<&str> = verify(&parse(&text).unwrap()).unwrap_err().iter().map(|d| d.code).collect();
@@ -226,7 +228,13 @@ fn every_rule_on_stages_and_launches() {
     for (line, from, to, code) in FUSION {
         let text = text
             .lines()
-            .map(|l| if l.trim_start().starts_with(line) && (l.contains("stage") || l.trim() == *line) { l.replacen(from, to, 1) } else { l.into() })
+            .map(|l| {
+                if l.trim_start().starts_with(line) && (l.contains("stage") || l.trim() == *line) {
+                    l.replacen(from, to, 1)
+                } else {
+                    l.into()
+                }
+            })
             .collect::<Vec<String>>()
             .join("\n");
         if *code == "ok" {
@@ -246,7 +254,8 @@ fn every_rule_on_stages_and_launches() {
 
 #[test]
 fn every_code_has_a_test_and_a_line() {
-    let tested: BTreeSet<&str> = NODES.iter().chain(FUSION).map(|c| c.3).chain(["E0311", "E0331"]).filter(|c| *c != "ok").collect();
+    let tested: BTreeSet<&str> =
+        NODES.iter().chain(FUSION).map(|c| c.3).chain(["E0311", "E0331"]).filter(|c| *c != "ok").collect();
     let listed: BTreeSet<&str> = CODES.iter().map(|c| c.0).collect();
     assert_eq!(tested, listed);
     assert_eq!(listed.len(), CODES.len());

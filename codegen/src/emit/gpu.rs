@@ -69,7 +69,14 @@ impl<'c, 'k> Emitter<'c, 'k> {
     }
 
     /// Loads; a lane whose predicate is false branches around.
-    pub(super) fn gpu_load(&mut self, mem: Mem, elem: Elem, (idx, plus): (&Val<'c>, i32), pred: Option<&Val<'c>>, n: usize) -> Res<Vec<Val<'c>>> {
+    pub(super) fn gpu_load(
+        &mut self,
+        mem: Mem,
+        elem: Elem,
+        (idx, plus): (&Val<'c>, i32),
+        pred: Option<&Val<'c>>,
+        n: usize,
+    ) -> Res<Vec<Val<'c>>> {
         let idx = self.first(idx)?.into_int_value();
         let bytes = elem.bytes() * n as u32;
         let words = (bytes as usize).div_ceil(4);
@@ -100,7 +107,14 @@ impl<'c, 'k> Emitter<'c, 'k> {
     }
 
     /// Stores; a lane whose predicate is false branches around.
-    pub(super) fn gpu_store(&mut self, mem: Mem, elem: Elem, (idx, plus): (&Val<'c>, i32), val: &Val<'c>, pred: Option<&Val<'c>>) -> Res {
+    pub(super) fn gpu_store(
+        &mut self,
+        mem: Mem,
+        elem: Elem,
+        (idx, plus): (&Val<'c>, i32),
+        val: &Val<'c>,
+        pred: Option<&Val<'c>>,
+    ) -> Res {
         let (idx, val) = (self.first(idx)?.into_int_value(), self.first(val)?);
         let write = |s: &mut Self| {
             let x = s.encode(elem, val)?;

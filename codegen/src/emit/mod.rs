@@ -283,7 +283,6 @@ impl<'c, 'k> Emitter<'c, 'k> {
         }
         Ok(Some(self.b.build_int_compare(IntPredicate::SLT, self.ci(0), trip, "")?))
     }
-
 }
 
 /// The defining instruction of every value.

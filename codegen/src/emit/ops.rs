@@ -75,9 +75,7 @@ impl<'c> Emitter<'c, '_> {
             Op::IToF(a) => {
                 let [a] = self.unify([*a])?;
                 let r = match a {
-                    Basic::VectorValue(v) => {
-                        self.b.build_signed_int_to_float(v, self.f32().vec_type(LANES as u32), "")?.into()
-                    }
+                    Basic::VectorValue(v) => self.b.build_signed_int_to_float(v, self.f32().vec_type(LANES as u32), "")?.into(),
                     a => self.b.build_signed_int_to_float(a.into_int_value(), self.f32(), "")?.into(),
                 };
                 self.wrap(r)
@@ -85,9 +83,7 @@ impl<'c> Emitter<'c, '_> {
             Op::FToI(a) => {
                 let [a] = self.unify([*a])?;
                 let r = match a {
-                    Basic::VectorValue(v) => {
-                        self.b.build_float_to_signed_int(v, self.i32().vec_type(LANES as u32), "")?.into()
-                    }
+                    Basic::VectorValue(v) => self.b.build_float_to_signed_int(v, self.i32().vec_type(LANES as u32), "")?.into(),
                     a => self.b.build_float_to_signed_int(a.into_float_value(), self.i32(), "")?.into(),
                 };
                 self.wrap(r)
@@ -160,9 +156,7 @@ impl<'c> Emitter<'c, '_> {
                 let signed = op == IntOp::Ashr;
                 match (a, b) {
                     (Basic::IntValue(a), Basic::IntValue(b)) => self.b.build_right_shift(a, b, signed, "")?.into(),
-                    (a, b) => {
-                        self.b.build_right_shift(a.into_vector_value(), b.into_vector_value(), signed, "")?.into()
-                    }
+                    (a, b) => self.b.build_right_shift(a.into_vector_value(), b.into_vector_value(), signed, "")?.into(),
                 }
             }
             IntOp::Max => self.call("llvm.smax", &[a.get_type()], &[a, b])?,
@@ -212,9 +206,7 @@ impl<'c> Emitter<'c, '_> {
             IntOp::Mul => {
                 let c = self.known(b).map(|c| (c, oa)).or(self.known(a).map(|c| (c, ob)));
                 match c {
-                    Some((c, o)) => {
-                        Some(self.lanes(self.b.build_int_mul(xa, xb, "")?, o.map(|o| o.wrapping_mul(c)))?)
-                    }
+                    Some((c, o)) => Some(self.lanes(self.b.build_int_mul(xa, xb, "")?, o.map(|o| o.wrapping_mul(c)))?),
                     None => None,
                 }
             }
@@ -309,9 +301,7 @@ impl<'c> Emitter<'c, '_> {
         let quiet = self.int_raw_c(IntOp::Or, bits, 0x40_0000)?;
         let nan = on_both!(self, build_float_compare, FloatValue, x, x, FloatPredicate::UNO);
         let r = match nan {
-            Basic::VectorValue(n) => {
-                self.b.build_select(n, quiet.into_vector_value(), up.into_vector_value(), "")?
-            }
+            Basic::VectorValue(n) => self.b.build_select(n, quiet.into_vector_value(), up.into_vector_value(), "")?,
             n => self.b.build_select(n.into_int_value(), quiet, up, "")?,
         };
         self.int_raw_c(IntOp::And, r, 0xffff_0000_u32 as i32)
@@ -356,9 +346,7 @@ impl<'c> Emitter<'c, '_> {
             _ => x,
         };
         Ok(match x {
-            Basic::VectorValue(v) => {
-                self.b.build_int_truncate(v, t.vec_type(v.get_type().get_size()), "")?.into()
-            }
+            Basic::VectorValue(v) => self.b.build_int_truncate(v, t.vec_type(v.get_type().get_size()), "")?.into(),
             x => self.b.build_int_truncate(x.into_int_value(), t, "")?.into(),
         })
     }

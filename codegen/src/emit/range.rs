@@ -103,9 +103,7 @@ impl<'c> Emitter<'c, '_> {
         let max = |x: i32| x.to_le_bytes().into_iter().max().map_or(255, u32::from);
         match self.defs[v.idx()].map(|i| &i.op) {
             Some(Op::ConstI(x)) => max(*x),
-            Some(Op::Int(IntOp::And, a, b)) if depth > 0 => {
-                self.max_byte(*a, depth - 1).min(self.max_byte(*b, depth - 1))
-            }
+            Some(Op::Int(IntOp::And, a, b)) if depth > 0 => self.max_byte(*a, depth - 1).min(self.max_byte(*b, depth - 1)),
             Some(Op::Select(_, a, b)) if depth > 0 => self.max_byte(*a, depth - 1).max(self.max_byte(*b, depth - 1)),
             _ => 255,
         }

@@ -4,6 +4,7 @@
 pub mod emulate;
 pub mod gemv;
 pub mod random;
+mod random_memory;
 
 use codegen::{HostIsa, host_object};
 use ir::kernel::*;
@@ -65,7 +66,13 @@ pub fn check(k: &Kernel, grid: [u32; 2], bufs: &[Vec<u8>]) -> Vec<Vec<u8>> {
                 let n = g.iter().zip(w).filter(|(a, b)| a != b).count();
                 panic!(
                     "{} on {}: buffer '{}' differs at byte {at} (word {}): got {} want {}; {n} of {} bytes differ",
-                    k.name, isa.name(), k.bufs[b].name, at / 4, word(g), word(w), g.len()
+                    k.name,
+                    isa.name(),
+                    k.bufs[b].name,
+                    at / 4,
+                    word(g),
+                    word(w),
+                    g.len()
                 );
             }
         }

@@ -106,9 +106,7 @@ fn arg_name(p: &Plan, a: Arg) -> &str {
 fn buffer(b: &Buffer) -> (&'static str, String) {
     let offset = b.offset.map_or("none".into(), |o| o.to_string());
     match &b.kind {
-        BufferKind::Value { rows: r, bytes } => {
-            ("value", format!(" {{rows={}, bytes={bytes}, offset={offset}}}", rows(*r)))
-        }
+        BufferKind::Value { rows: r, bytes } => ("value", format!(" {{rows={}, bytes={bytes}, offset={offset}}}", rows(*r))),
         BufferKind::Keys { layer, heads, dim, window } => {
             ("keys", format!(" {{layer={layer}, heads={heads}, dim={dim}, window={window}{}}}", stray(b)))
         }

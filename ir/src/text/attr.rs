@@ -115,9 +115,7 @@ fn float(c: &mut Cursor, width: u32) -> Result<(u64, Option<(String, String)>)> 
     let t = c.peek();
     let r = match t.tok {
         Tok::Int { neg: false, abs, hex: true } if width == 64 || abs <= U32 as u64 => (abs, None),
-        Tok::Int { neg, abs, hex: false } => {
-            (0, Some((format!("{}{abs}", if neg { "-" } else { "" }), t.place())))
-        }
+        Tok::Int { neg, abs, hex: false } => (0, Some((format!("{}{abs}", if neg { "-" } else { "" }), t.place()))),
         Tok::Str(s) => (0, Some((s.to_string(), t.place()))),
         _ => return Err(c.unexpected(&format!("a float: {width} bits in hex, or a decimal in quotes"))),
     };

@@ -26,7 +26,8 @@ impl<'c> Emitter<'c, '_> {
         // Bytes below 128 may be taken either way.
         let max = ops.map(|v| self.max_byte(v, 4));
         let acc = self.many(&acc)?;
-        if self.host()?.isa.vnni() { self.dot_vnni(signed, max, [a, b], acc) } else { self.dot_madd(signed, max, [a, b], acc) }.map(Val::Many)
+        if self.host()?.isa.vnni() { self.dot_vnni(signed, max, [a, b], acc) } else { self.dot_madd(signed, max, [a, b], acc) }
+            .map(Val::Many)
     }
 
     /// Sum of products of two scalars' bytes.

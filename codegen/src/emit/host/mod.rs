@@ -3,9 +3,12 @@
 //! A lane vector is `<32 x T>` in registers. Blocks of several warps are cut at barriers ([`segments`]).
 
 mod dot;
+mod load;
 mod memory;
+mod plan;
 mod segments;
 mod shuffle;
+mod store;
 
 use super::value::Val;
 use super::*;

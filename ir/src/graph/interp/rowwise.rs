@@ -40,7 +40,7 @@ pub(super) fn gelu_mul(g: f32, u: f32) -> f32 {
     gelu(&mut Scalar, g) * u
 }
 
-/// `cap · tanh(x · (1/cap))`
+/// `cap · tanh(x · (1/cap))`, NaN where x is not finite.
 pub(super) fn softcap(x: f32, cap: f32) -> f32 {
     let inv = 1.0 / cap;
     let y = cap * tanh(&mut Scalar, x * inv);

@@ -200,8 +200,8 @@ fn operation(c: &mut Cursor, word: &str) -> Result<Option<Op>> {
         "expert_sum" => Op::ExpertSum,
         "select" => Op::Select,
         "argmax" => Op::Argmax,
-        "kv" | "embed" | "rmsnorm" | "quantize" | "qlinear" | "qexpert_linear" | "mul_const" | "rope" | "attention"
-        | "route" | "softcap" => {
+        "kv" | "embed" | "rmsnorm" | "quantize" | "qlinear" | "qexpert_linear" | "mul_const" | "rope" | "attention" | "route"
+        | "softcap" => {
             c.punct('{')?;
             let op = with_attributes(c, word)?;
             c.punct('}')?;

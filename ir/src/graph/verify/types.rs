@@ -139,9 +139,7 @@ fn matrix<const N: usize>(t: &Type) -> Result<[u32; N]> {
 fn affine<const N: usize>(t: &Type, group: u32) -> Result<[u32; N]> {
     match t.elem {
         Elem::Affine { group: g, .. } if g == group => dims("w", t),
-        Elem::Affine { group: g, .. } => {
-            err("E0306", format!("x is in groups of {group}, the weight in groups of {g}"))
-        }
+        Elem::Affine { group: g, .. } => err("E0306", format!("x is in groups of {group}, the weight in groups of {g}")),
         _ => err("E0306", format!("w must be affine codes, found {t}")),
     }
 }

@@ -1,0 +1,181 @@
+//! The command line as types. No logic.
+
+use crate::switches::{Switches, on_off};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Compiles Gemma 4 to kernels whose results are the same bits everywhere, and runs them.
+#[derive(Debug, Parser)]
+#[command(name = "isobit", version, about, subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = "Example:\n  isobit run 'Write a paragraph about the history of tea.'")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compile a checkpoint to an artifact
+    Compile(CompileArgs),
+    /// Run a model: a prompt, or a conversation line by line
+    Run(RunArgs),
+    /// Print what the compiler makes of a model
+    Dump(DumpArgs),
+}
+
+/// Options that decide what is compiled.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BuildArgs {
+    /// How the embedding is rounded: as trained (factor), not at all (exact), or as other programs do (bf16)
+    #[arg(long, value_name = "MODE", value_parser = ["factor", "exact", "bf16"], help_heading = "Compilation")]
+    pub embed: Option<String>,
+    /// The promise to keep: off, run or portable (the default, and the only one built yet)
+    #[arg(long, value_name = "LEVEL", help_heading = "Compilation")]
+    pub determinism: Option<String>,
+    /// Switch all fusing passes together
+    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Compilation")]
+    pub fusion: Option<bool>,
+    /// Do not use this fusion rule (may be repeated)
+    #[arg(long, value_name = "NAME", help_heading = "Compilation")]
+    pub disable_rule: Vec<String>,
+    /// Take only the first N optional decisions of the passes
+    #[arg(long, value_name = "N", help_heading = "Compilation")]
+    pub pass_limit: Option<u64>,
+    /// Keep values with these names in memory to the end of a step; `*` is any text (may be repeated)
+    #[arg(long, value_name = "GLOB", help_heading = "Compilation")]
+    pub keep: Vec<String>,
+    /// Switches of passes.
+    #[command(flatten)]
+    pub switches: Switches,
+}
+
+/// `isobit compile`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  isobit compile demo -o demo.isobit --target host,sm_121\n  isobit compile demo --stats --fuse off")]
+pub struct CompileArgs {
+    /// Checkpoint folder, or `demo`
+    pub model: OsString,
+    /// The artifact to write; without it nothing is written and no code is made
+    #[arg(short, long, value_name = "NAME.isobit")]
+    pub output: Option<PathBuf>,
+    /// Targets, separated by commas: host, x86-64-v3, x86-64-v4, x86-64-v4+vnni, sm_90, sm_121
+    #[arg(long, value_name = "LIST", default_value = "host")]
+    pub target: String,
+    /// Print kernels per token, memory and switches, with fusion on and off
+    #[arg(long, help_heading = "Looking on")]
+    pub stats: bool,
+    /// Write the module after each pass that changed it to this folder
+    #[arg(long, value_name = "DIR", help_heading = "Looking on")]
+    pub dump_dir: Option<PathBuf>,
+    /// Print the module after this pass
+    #[arg(long, value_name = "PASS", help_heading = "Looking on")]
+    pub print_ir_after: Option<String>,
+    /// Print the time of each step to standard error
+    #[arg(long, help_heading = "Looking on")]
+    pub time_passes: bool,
+    /// If a pass fails, write what makes it fail again to this file
+    #[arg(long, value_name = "FILE", help_heading = "Looking on")]
+    pub reproducer: Option<PathBuf>,
+    /// What is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `isobit run`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  isobit run 'Write a paragraph about the history of tea.'\n  isobit run demo.isobit --raw -n 40 'The sea was'\n  printf 'Hello!\\nWho are you?\\n' | isobit run demo --json")]
+pub struct RunArgs {
+    /// Checkpoint folder, artifact or `demo`. What is no path is the prompt, for the demo model
+    #[arg(value_name = "MODEL|ARTIFACT")]
+    pub model: Option<OsString>,
+    /// The prompt. Without one, each line of standard input is a turn of a conversation; `/bye` ends it
+    pub prompt: Option<OsString>,
+    /// Continue the text as it is, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Give the prompt as token ids
+    #[arg(long, value_name = "2,17,4", conflicts_with_all = ["raw", "system", "thinking", "special"])]
+    pub ids: Option<String>,
+    /// Most tokens to generate for a turn
+    #[arg(short, long = "tokens", value_name = "N", default_value_t = 256)]
+    pub n: usize,
+    /// Instructions that come before the conversation
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Let the model think first, and show it
+    #[arg(long, conflicts_with = "raw")]
+    pub thinking: bool,
+    /// Special tokens that are spelled out in prompts are meant as such
+    #[arg(long)]
+    pub special: bool,
+    /// Generate N tokens, whatever the model says
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Print one JSON object a turn: ids, text, why it ended, times
+    #[arg(long)]
+    pub json: bool,
+    /// Write the logits of all positions to this safetensors file
+    #[arg(long, value_name = "FILE")]
+    pub logits: Option<PathBuf>,
+    /// Tokens of a prompt that are computed together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65535), help_heading = "Execution")]
+    pub prefill_chunk: Option<u32>,
+    /// Threads of the CPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Execution")]
+    pub threads: Option<u32>,
+    /// Positions to make room for
+    #[arg(long, value_name = "N", help_heading = "Execution")]
+    pub context: Option<usize>,
+    /// Run the program of this target, or `interp`: the reference interpreter (slow)
+    #[arg(long, value_name = "TARGET", help_heading = "Execution")]
+    pub target: Option<String>,
+    /// Compile anew, and keep nothing
+    #[arg(long, help_heading = "Execution", conflicts_with = "cache_dir")]
+    pub no_cache: bool,
+    /// Keep compiled models in this folder
+    #[arg(long, value_name = "DIR", help_heading = "Execution")]
+    pub cache_dir: Option<PathBuf>,
+    /// What is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// What `isobit dump` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// The tensor graph
+    Graph,
+    /// Launches, buffers and weights
+    Plan,
+    /// The kernels
+    Kernels,
+    /// Host assembly
+    Asm,
+    /// PTX
+    Ptx,
+    /// LLVM IR
+    Llvm,
+}
+
+/// `isobit dump`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  isobit dump demo --after fuse\n  isobit dump demo --what ptx --target sm_121")]
+pub struct DumpArgs {
+    /// Checkpoint folder, or `demo`
+    pub model: OsString,
+    /// Print the module as it is after this pass
+    #[arg(long, value_name = "PASS", conflicts_with = "what")]
+    pub after: Option<String>,
+    /// What to print
+    #[arg(long, value_enum, default_value = "graph")]
+    pub what: What,
+    /// For which target
+    #[arg(long, value_name = "TARGET", default_value = "host")]
+    pub target: String,
+    /// What is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}

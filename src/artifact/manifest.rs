@@ -1,0 +1,148 @@
+//! The manifest as data. Its text is a function of its contents, so any changed byte of it shows.
+
+use super::FORMAT;
+use crate::options::{CompileOptions, embed_name};
+use crate::stats::PlanStats;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Size and hash of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Length.
+    pub bytes: u64,
+    /// Hash of its contents, 64 hex digits.
+    pub blake3: String,
+}
+
+impl FileEntry {
+    /// Of these contents.
+    pub fn of(bytes: &[u8]) -> FileEntry {
+        FileEntry { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_hex().to_string() }
+    }
+}
+
+/// The checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelEntry {
+    /// Kind of model.
+    pub family: String,
+    /// Hash over names and contents of all files of the checkpoint.
+    pub content_hash: String,
+    /// The files that were compiled.
+    pub files: BTreeMap<String, FileEntry>,
+    /// Are the files inside the artifact?
+    pub included: bool,
+}
+
+/// What the compiler was asked for, and every switch's effective value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptionsEntry {
+    /// Level.
+    pub determinism: String,
+    /// Every pass.
+    pub switches: BTreeMap<String, bool>,
+    /// Fusion rules that were not used.
+    pub rules_off: Vec<String>,
+    /// Values that stay in memory.
+    pub keep: Vec<String>,
+    /// Limit of optional decisions.
+    pub pass_limit: Option<u64>,
+    /// Cost of a launch in fusion.
+    pub launch_cost: u64,
+}
+
+impl OptionsEntry {
+    /// Of these options.
+    pub fn of(o: &CompileOptions) -> OptionsEntry {
+        OptionsEntry {
+            determinism: o.passes.determinism.name().into(),
+            switches: o.switches(),
+            rules_off: o.passes.rules_off.iter().cloned().collect(),
+            keep: o.passes.keep.iter().cloned().collect(),
+            pass_limit: o.passes.pass_limit,
+            launch_cost: o.passes.launch_cost,
+        }
+    }
+}
+
+/// What decides bits beside weights and tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumericsEntry {
+    /// Rounding of the embedding.
+    pub embed: String,
+    /// Type of the cache.
+    pub cache: String,
+    /// Hash of the graph with its orders and without its schedule: equal hashes, equal bits.
+    pub hash: String,
+}
+
+impl NumericsEntry {
+    /// Of these options and this hash.
+    pub fn of(o: &CompileOptions, hash: String) -> NumericsEntry {
+        NumericsEntry { embed: embed_name(o.embed).into(), cache: "f32".into(), hash }
+    }
+}
+
+/// A program in the artifact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetEntry {
+    /// Name of the target.
+    pub name: String,
+    /// Where its files are.
+    pub folder: String,
+    /// What it takes.
+    pub stats: PlanStats,
+}
+
+/// The manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The form of the artifact.
+    pub format: u32,
+    /// The version that wrote it.
+    pub isobit: String,
+    /// The checkpoint.
+    pub model: ModelEntry,
+    /// What was asked for.
+    pub options: OptionsEntry,
+    /// The passes that ran.
+    pub pipeline: String,
+    /// What decides bits.
+    pub numerics: NumericsEntry,
+    /// Programs.
+    pub targets: Vec<TargetEntry>,
+    /// Every other file of the artifact, by path.
+    pub files: BTreeMap<String, FileEntry>,
+    /// Hash of this text with an empty checksum.
+    pub checksum: String,
+}
+
+impl Manifest {
+    /// The text, with its checksum.
+    pub fn text(&self) -> String {
+        let blank = Manifest { checksum: String::new(), ..self.clone() };
+        let checksum = blake3::hash(pretty(&blank).as_bytes()).to_hex().to_string();
+        pretty(&Manifest { checksum, ..blank })
+    }
+
+    /// Reads a text that [`Manifest::text`] wrote; the error says what is wrong with it. Versions are not looked at.
+    pub fn parse(text: &str) -> Result<Manifest, String> {
+        let m: Manifest = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if m.format == FORMAT && m.text() != text {
+            return Err("its checksum does not fit its contents".into());
+        }
+        Ok(m)
+    }
+}
+
+fn pretty(m: &Manifest) -> String {
+    // Maps have text keys, so nothing can fail.
+    serde_json::to_string_pretty(m).unwrap_or_default() + "\n"
+}

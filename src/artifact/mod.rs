@@ -1,0 +1,33 @@
+//! Artifacts: a compiled model as a folder that a person can open.
+//!
+//! ```text
+//! NAME.isobit/
+//!   manifest.json                  versions, options, targets, numerics, a hash of every other file
+//!   model.graph                    the graph after all passes
+//!   host/ISA/model.plan            launches, buffers, packed weights
+//!   host/ISA/kernels/NAME.kir      each kernel as text
+//!   host/ISA/kernels.o             their code
+//!   gpu/SM/...                     the same with kernels/NAME.ptx
+//!   model/                         the checkpoint (hard links where possible); absent in cache entries
+//! ```
+//!
+//! Two compilations of one input give the same bytes: no time, path or name of a machine is in it. It appears whole or not
+//! at all. [`Artifact::open`] checks versions and every hash before anything else is read, so a damaged artifact is an
+//! error that names the file. The hashes guard against accidents; who can write an artifact can make it run any code.
+
+mod manifest;
+mod read;
+mod write;
+
+pub use manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, TargetEntry};
+pub use read::{Artifact, is_artifact};
+pub use write::{check_place, numerics_hash, write};
+
+/// The form of artifacts; another number is another form.
+pub const FORMAT: u32 = 1;
+/// Name of the manifest.
+pub const MANIFEST: &str = "manifest.json";
+/// Folder of the checkpoint.
+pub const MODEL: &str = "model";
+/// Name of the graph.
+const GRAPH: &str = "model.graph";

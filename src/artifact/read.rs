@@ -1,0 +1,213 @@
+//! Opening an artifact: versions, then every hash, then nothing is left to doubt but what the compiler wrote.
+
+use super::manifest::{FileEntry, Manifest};
+use super::{FORMAT, MANIFEST, MODEL};
+use crate::VERSION;
+use crate::emit::Code;
+use crate::files;
+use crate::pipeline::{Program, Progress, first};
+use crate::target::{Class, Target};
+use ir::diag::{Diagnostic, Result};
+use models::Checkpoint;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// An opened and checked artifact.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    dir: PathBuf,
+    manifest: Manifest,
+}
+
+/// Is there an artifact here, damaged or not?
+pub fn is_artifact(dir: &Path) -> bool {
+    dir.join(MANIFEST).is_file()
+}
+
+impl Artifact {
+    /// Opens an artifact and checks every file in it.
+    pub fn open(dir: &Path, progress: Progress) -> Result<Artifact> {
+        let manifest = manifest(dir)?;
+        let found = files::list(dir)?;
+        if let Some(extra) = found.iter().find(|f| *f != MANIFEST && !manifest.files.contains_key(*f)) {
+            return Err(Diagnostic::new("E0765", "this file does not belong to the artifact")
+                .at(dir.join(extra).display())
+                .hint("remove it, or compile the model again"));
+        }
+        for (i, (path, entry)) in manifest.files.iter().enumerate() {
+            progress("checking the artifact", i, manifest.files.len());
+            check(&dir.join(path), path, entry)?;
+        }
+        progress("checking the artifact", manifest.files.len(), manifest.files.len());
+        Ok(Artifact { dir: dir.into(), manifest })
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The checkpoint inside.
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        if !self.manifest.model.included {
+            return Err(Diagnostic::new("E0762", "this artifact holds no checkpoint: it is an entry of a cache")
+                .at(self.dir.display())
+                .hint("run the model itself"));
+        }
+        Checkpoint::open(&self.dir.join(MODEL))
+    }
+
+    /// Targets of the programs inside, in order.
+    pub fn targets(&self) -> Vec<Target> {
+        self.manifest.targets.iter().filter_map(|t| Target::parse(&t.name).ok()).collect()
+    }
+
+    /// The program for this machine: of this target, or the best that runs here.
+    pub fn program(&self, target: Option<Target>) -> Result<Program> {
+        let have: Vec<&str> = self.targets().iter().map(|t| t.name()).collect();
+        let hint = format!("it holds {}; compile it with another `--target`", have.join(", "));
+        let found = match target {
+            Some(t) => self.targets().into_iter().find(|x| *x == t),
+            None => self.targets().into_iter().rev().find(|t| t.runs_here()),
+        };
+        match (found, target) {
+            (Some(t), _) if t.class() == Class::Host && !t.runs_here() => {
+                Err(Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`", t.name())).hint(hint))
+            }
+            (Some(t), _) => self.load(t),
+            (None, Some(t)) => {
+                Err(Diagnostic::new("E0754", format!("there is no program for `{}` in this artifact", t.name()))
+                    .at(self.dir.display())
+                    .hint(hint))
+            }
+            (None, None) => Err(Diagnostic::new("E0754", "no program in this artifact runs on this machine")
+                .at(self.dir.display())
+                .hint(hint)),
+        }
+    }
+
+    /// The kernels of any program, to be interpreted.
+    pub fn interpreted(&self) -> Result<Program> {
+        let all = self.targets();
+        let Some(&target) = all.iter().find(|t| t.class() == Class::Host).or(all.first()) else {
+            return Err(Diagnostic::new("E0754", "there is no program in this artifact").at(self.dir.display()));
+        };
+        Ok(Program { target, plan: Arc::new(self.plan(target)?), code: Code::Kernels })
+    }
+
+    fn load(&self, target: Target) -> Result<Program> {
+        let plan = Arc::new(self.plan(target)?);
+        let folder = target.folder();
+        let code = match target.class() {
+            Class::Host => Code::Host(self.read(&format!("{folder}/kernels.o"))?),
+            Class::Gpu => {
+                let ptx = |k: &ir::kernel::Kernel| self.text(&format!("{folder}/kernels/{}.ptx", k.name));
+                Code::Ptx(plan.kernels.iter().map(ptx).collect::<Result<_>>()?)
+            }
+        };
+        Ok(Program { target, plan, code })
+    }
+
+    /// The plan with its kernels, verified: a device runs it as it is.
+    fn plan(&self, target: Target) -> Result<ir::plan::Plan> {
+        let folder = target.folder();
+        let path = format!("{folder}/model.plan");
+        let broken = |all: Vec<Diagnostic>, path: &str| {
+            let d = first(all);
+            let place = self.dir.join(path).display().to_string();
+            let place = if d.place.is_empty() { place } else { format!("{place}: {}", d.place) };
+            Diagnostic::new("E0766", format!("{} {}", d.code, d.message)).at(place).hint("compile the model again")
+        };
+        let mut kernel = |name: &str| -> Result<ir::kernel::Kernel> {
+            let path = format!("{folder}/kernels/{name}.kir");
+            let text = self.text(&path)?;
+            let k = ir::kernel::text::parse(&text).map_err(|e| broken(e, &path))?;
+            ir::kernel::verify::verify(&k).map_err(|e| broken(e, &path))?;
+            Ok(k)
+        };
+        let plan = ir::plan::text::parse(&self.text(&path)?, &mut kernel).map_err(|e| broken(e, &path))?;
+        ir::plan::verify::verify(&plan, &[]).map_err(|e| broken(e, &path))?;
+        Ok(plan)
+    }
+
+    /// A file that the manifest lists.
+    fn read(&self, path: &str) -> Result<Vec<u8>> {
+        let full = self.dir.join(path);
+        if !self.manifest.files.contains_key(path) {
+            return Err(Diagnostic::new("E0765", "the manifest does not list this file").at(full.display()));
+        }
+        fs::read(&full).map_err(|e| files::failed("cannot be read", &full, &e))
+    }
+
+    fn text(&self, path: &str) -> Result<String> {
+        String::from_utf8(self.read(path)?)
+            .map_err(|_| Diagnostic::new("E0766", "this file is not text").at(self.dir.join(path).display()))
+    }
+}
+
+/// The manifest, if its version is ours and nothing in it was changed.
+fn manifest(dir: &Path) -> Result<Manifest> {
+    let path = dir.join(MANIFEST);
+    let text = match fs::read_to_string(&path) {
+        Ok(t) => t,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Diagnostic::new("E0762", "this is not an artifact: it has no manifest.json").at(dir.display()));
+        }
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(changed(&path, "it is not UTF-8")),
+        Err(e) => return Err(files::failed("cannot be read", &path, &e)),
+    };
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| changed(&path, &e.to_string()))?;
+    let again = "compile the model again with this version";
+    match value.get("format").and_then(serde_json::Value::as_u64) {
+        Some(f) if f == u64::from(FORMAT) => {}
+        Some(f) => {
+            let message = format!("the artifact has format {f}, this isobit reads format {FORMAT}");
+            return Err(Diagnostic::new("E0763", message).at(path.display()).hint(again));
+        }
+        None => return Err(Diagnostic::new("E0762", "this is not the manifest of an artifact: it has no `format`").at(path.display())),
+    }
+    let m = Manifest::parse(&text).map_err(|e| changed(&path, &e))?;
+    if m.isobit != VERSION {
+        let message = format!("the artifact was made by isobit {}, this is {VERSION}", m.isobit);
+        return Err(Diagnostic::new("E0763", message).at(path.display()).hint(again));
+    }
+    let normal = |p: &String| !p.is_empty() && Path::new(p).components().all(|c| matches!(c, Component::Normal(_)));
+    if let Some(bad) = m.files.keys().find(|p| !normal(p)) {
+        return Err(changed(&path, &format!("it lists the path {bad:?}")));
+    }
+    Ok(m)
+}
+
+fn changed(path: &Path, why: &str) -> Diagnostic {
+    Diagnostic::new("E0764", format!("this file is not what isobit wrote: {why}"))
+        .at(path.display())
+        .hint("it was changed or damaged: compile the model again")
+}
+
+fn check(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
+    let mut file = fs::File::open(full).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Diagnostic::new("E0765", format!("the artifact lacks its file {path}"))
+            .at(full.display())
+            .hint("compile the model again"),
+        _ => files::failed("cannot be read", full, &e),
+    })?;
+    let unreadable = |e: io::Error| files::failed("cannot be read", full, &e);
+    let bytes = file.metadata().map_err(unreadable)?.len();
+    if bytes != entry.bytes {
+        return Err(changed(full, &format!("it has {bytes} bytes, expected {}", entry.bytes)));
+    }
+    let mut hash = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut buffer).map_err(unreadable)? {
+            0 => break,
+            n => hash.update(&buffer[..n]),
+        };
+    }
+    if hash.finalize().to_hex().as_str() != entry.blake3 {
+        return Err(changed(full, "its hash is another"));
+    }
+    Ok(())
+}

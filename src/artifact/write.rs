@@ -1,0 +1,111 @@
+//! Writing an artifact.
+
+use super::manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, TargetEntry};
+use super::{FORMAT, GRAPH, MANIFEST, MODEL, is_artifact};
+use crate::VERSION;
+use crate::emit::Code;
+use crate::files::{self, Pending};
+use crate::pipeline::{Compiled, Program, Progress};
+use crate::stats::PlanStats;
+use ir::diag::{Diagnostic, Result};
+use ir::graph::Graph;
+use models::Checkpoint;
+use passes::Pipeline;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Meaning of the operations of a graph; another number, other bits.
+const NUMERICS: u32 = 1;
+
+/// Hash of what decides bits: the graph with its orders, without its stages and launches.
+pub fn numerics_hash(graph: &Graph) -> String {
+    let mut g = graph.clone();
+    g.stages.clear();
+    g.launches.clear();
+    let text = format!("isobit numerics {NUMERICS}\n{}", ir::graph::text::print(&g));
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// Writes an artifact. `model` is the folder of the checkpoint's files, to be linked; without `with_model` they are left out.
+/// An artifact that stands there already is replaced, anything else is not touched.
+pub fn write(
+    target: &Path,
+    compiled: &Compiled,
+    ck: &Checkpoint,
+    model: Option<&Path>,
+    with_model: bool,
+    progress: Progress,
+) -> Result<Manifest> {
+    check_place(target)?;
+    let folder = Pending::folder(target)?;
+    let mut entries = BTreeMap::new();
+    for (path, bytes) in parts(compiled) {
+        files::write(&folder.path().join(&path), &bytes)?;
+        entries.insert(path, FileEntry::of(&bytes));
+    }
+    let mut inputs = BTreeMap::new();
+    let count = ck.files().count();
+    for (i, (name, bytes)) in ck.files().enumerate() {
+        progress("checkpoint", i, count);
+        inputs.insert(name.to_string(), FileEntry::of(bytes));
+        if with_model {
+            let to = folder.path().join(MODEL).join(name);
+            if i == 0 {
+                files::write(&to, &[])?; // makes the folder
+                std::fs::remove_file(&to).map_err(|e| files::failed("cannot be removed", &to, &e))?;
+            }
+            files::link_or_write(model.map(|m| m.join(name)).as_deref(), bytes, &to)?;
+            entries.insert(format!("{MODEL}/{name}"), inputs[name].clone());
+        }
+    }
+    let stats = |p: &Program| TargetEntry {
+        name: p.target.name().into(),
+        folder: p.target.folder(),
+        stats: PlanStats::new(&p.plan, ck),
+    };
+    let manifest = Manifest {
+        format: FORMAT,
+        isobit: VERSION.into(),
+        model: ModelEntry { family: "gemma4".into(), content_hash: ck.content_hash(), files: inputs, included: with_model },
+        options: OptionsEntry::of(&compiled.options),
+        pipeline: Pipeline::full().to_string(),
+        numerics: NumericsEntry::of(&compiled.options, numerics_hash(&compiled.planned.graph)),
+        targets: compiled.programs.iter().map(stats).collect(),
+        files: entries,
+        checksum: String::new(),
+    };
+    files::write(&folder.path().join(MANIFEST), manifest.text().as_bytes())?;
+    folder.commit()?;
+    Ok(manifest)
+}
+
+/// Everything but the checkpoint and the manifest, by path.
+fn parts(compiled: &Compiled) -> BTreeMap<String, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    out.insert(GRAPH.to_string(), ir::graph::text::print(&compiled.planned.graph).into_bytes());
+    for p in &compiled.programs {
+        let folder = p.target.folder();
+        out.insert(format!("{folder}/model.plan"), ir::plan::text::print(&p.plan).into_bytes());
+        for (i, k) in p.plan.kernels.iter().enumerate() {
+            out.insert(format!("{folder}/kernels/{}.kir", k.name), ir::kernel::text::print(k).into_bytes());
+            if let Code::Ptx(texts) = &p.code {
+                out.insert(format!("{folder}/kernels/{}.ptx", k.name), texts[i].clone().into_bytes());
+            }
+        }
+        if let Code::Host(object) = &p.code {
+            out.insert(format!("{folder}/kernels.o"), object.clone());
+        }
+    }
+    out
+}
+
+/// Refuses to replace what is no artifact.
+pub fn check_place(target: &Path) -> Result<()> {
+    let exists = std::fs::symlink_metadata(target).is_ok();
+    if exists && !(target.is_dir() && is_artifact(target)) {
+        return Err(Diagnostic::new("E0761", "this exists and is not an artifact, so it is not replaced")
+            .at(target.display())
+            .hint("choose another name, or remove it first"));
+    }
+    Ok(())
+}

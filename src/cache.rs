@@ -1,0 +1,77 @@
+//! The cache of compiled models: `isobit run MODEL` compiles once. An entry is an artifact without its checkpoint, under a
+//! key of everything that decides its contents: the checkpoint's bytes, the options, the target, and the build of isobit.
+
+use crate::artifact::{self, Artifact};
+use crate::options::CompileOptions;
+use crate::pipeline::{Compiled, Progress};
+use crate::target::Target;
+use crate::{VERSION, files};
+use ir::diag::{Diagnostic, Result};
+use models::Checkpoint;
+use std::path::{Path, PathBuf};
+
+/// Names this build: a hash over all sources.
+const BUILD: &str = env!("ISOBIT_BUILD");
+
+/// A folder of entries.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+/// What a cache says of a key.
+pub enum Lookup {
+    /// A checked entry.
+    Hit(Box<Artifact>),
+    /// Nothing is there.
+    Miss,
+    /// Something is there and cannot be used.
+    Damaged(Diagnostic),
+}
+
+impl Cache {
+    /// The user's cache, or this folder. None if the user has no home.
+    pub fn locate(dir: Option<&Path>) -> Option<Cache> {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        let dir = match dir {
+            Some(d) => d.to_path_buf(),
+            None => absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|h| h.join(".cache")))?.join("isobit"),
+        };
+        Some(Cache { dir })
+    }
+
+    /// The key of a program.
+    pub fn key(content_hash: &str, options: &CompileOptions, target: Target) -> String {
+        let format = artifact::FORMAT;
+        let text = format!("{content_hash}\n{VERSION} {BUILD} {format}\n{}\n{}\n", options.text(), target.name());
+        blake3::hash(text.as_bytes()).to_hex()[..40].to_string()
+    }
+
+    fn entry(&self, key: &str) -> PathBuf {
+        self.dir.join(key)
+    }
+
+    /// Looks for an entry.
+    pub fn get(&self, key: &str, progress: Progress) -> Lookup {
+        let path = self.entry(key);
+        if !path.exists() {
+            return Lookup::Miss;
+        }
+        match Artifact::open(&path, progress) {
+            Ok(a) => Lookup::Hit(Box::new(a)),
+            Err(d) => Lookup::Damaged(d),
+        }
+    }
+
+    /// Writes an entry, in place of a damaged one if there is any.
+    pub fn put(&self, key: &str, compiled: &Compiled, ck: &Checkpoint, progress: Progress) -> Result<()> {
+        std::fs::create_dir_all(&self.dir).map_err(|e| files::failed("cannot make the cache folder", &self.dir, &e))?;
+        let path = self.entry(key);
+        if path.exists() && !artifact::is_artifact(&path) {
+            // Nobody else writes names like this one: it is an entry without its manifest.
+            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            removed.map_err(|e| files::failed("cannot be removed", &path, &e))?;
+        }
+        artifact::write(&path, compiled, ck, None, false, progress).map(|_| ())
+    }
+}

@@ -1,0 +1,107 @@
+//! `isobit compile`: a checkpoint becomes an artifact; or, without `-o`, something to look at.
+
+use super::{Stop, options};
+use crate::args::CompileArgs;
+use crate::artifact;
+use crate::files::{self, Pending};
+use crate::pipeline::{self, Compiled, Watch};
+use crate::printer::Printer;
+use crate::source::Source;
+use crate::stats;
+use crate::target::{Class, Target};
+use ir::diag::Diagnostic;
+use std::path::Path;
+use std::time::Instant;
+
+/// Runs it.
+pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
+    let o = options(&args.build, Target::parse_list(&args.target)?)?;
+    let looks = args.stats || args.time_passes || args.dump_dir.is_some() || args.print_ir_after.is_some();
+    if args.output.is_none() && !looks {
+        return Err(Diagnostic::new("E0750", "there is nothing to do: no output is named")
+            .hint("name an artifact to write, `-o NAME.isobit`, or ask for `--stats`")
+            .into());
+    }
+    if let Some(pass) = &args.print_ir_after {
+        passes::Manager::default().find(pass).map_err(|d| d.at("--print-ir-after"))?;
+    }
+    if let Some(output) = &args.output {
+        artifact::check_place(output)?;
+    }
+    let source = Source::of(&args.model);
+    let start = Instant::now();
+    let ck = source.checkpoint()?;
+    let classes: Vec<Class> = Class::ALL.into_iter().filter(|c| o.targets.iter().any(|t| t.class() == *c)).collect();
+
+    let mut progress = |what: &str, done, of| p.progress(what, done, of);
+    let mut watch = Watch {
+        dump: args.dump_dir.is_some(),
+        print_after: args.print_ir_after.clone(),
+        progress: Some(&mut progress),
+        ..Watch::default()
+    };
+    let result = match &args.output {
+        Some(_) => pipeline::compile(&ck, &o, &mut watch),
+        None => pipeline::plan(&ck, &o, &classes, &mut watch)
+            .map(|planned| Compiled { options: o.clone(), planned, programs: vec![] }),
+    };
+    let Watch { dumps, printed, times, reproducer, .. } = watch;
+    let compiled = match result {
+        Ok(c) => c,
+        Err(d) => {
+            if let (Some(file), Some(text)) = (&args.reproducer, reproducer) {
+                files::write_whole(file, text.as_bytes())?;
+                p.message(&format!("what makes it fail again is in {}", file.display()));
+            }
+            return Err(d.into());
+        }
+    };
+    if let Some(dir) = &args.dump_dir {
+        write_dumps(dir, &dumps)?;
+        p.message(&format!("wrote {} dumps to {}", dumps.len(), dir.display()));
+    }
+    for text in &printed {
+        p.data(text)?;
+    }
+    if args.stats {
+        let table = stats::table(&ck, &o, &classes)?;
+        p.data(&table)?;
+    }
+    if args.time_passes {
+        let total: u64 = times.iter().map(|(_, t)| t).sum();
+        for (what, t) in times.iter().chain(&[("total".to_string(), total)]) {
+            p.message(&format!("{:>10.3} ms {:>5.1} % {what}", *t as f64 / 1e6, 100.0 * *t as f64 / total.max(1) as f64));
+        }
+    }
+    if let Some(output) = &args.output {
+        let folder = source.folder();
+        let manifest =
+            artifact::write(output, &compiled, &ck, folder.as_deref(), true, &mut |what, done, of| p.progress(what, done, of))?;
+        let seconds = start.elapsed().as_secs_f64();
+        for t in &manifest.targets {
+            let s = t.stats;
+            p.message(&format!("{:<16} {} kernels per token, {} distinct", t.name, s.launches, s.kernels));
+        }
+        let hash = &manifest.numerics.hash[..16];
+        p.message(&format!("wrote {} in {seconds:.2} s, numerics {hash}", output.display()));
+    }
+    Ok(())
+}
+
+/// Writes a dump folder, new or in place of one that a compilation wrote before.
+fn write_dumps(dir: &Path, dumps: &[(String, String)]) -> Result<(), Stop> {
+    if dir.exists() {
+        let ours = |f: &String| f.ends_with(".graph") || f.ends_with(".plan") || f.ends_with("index.txt");
+        if !dir.is_dir() || !files::list(dir)?.iter().all(ours) {
+            return Err(Diagnostic::new("E0761", "this exists and is not a dump folder, so it is not replaced")
+                .at(dir.display())
+                .hint("choose another name, or remove it first")
+                .into());
+        }
+    }
+    let folder = Pending::folder(dir)?;
+    for (file, text) in dumps {
+        files::write(&folder.path().join(file), text.as_bytes())?;
+    }
+    Ok(folder.commit()?)
+}

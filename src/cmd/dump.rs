@@ -1,0 +1,39 @@
+//! `isobit dump`: the model as the compiler sees it, as text.
+
+use super::{Stop, options};
+use crate::args::{DumpArgs, What};
+use crate::emit::{self, Listing};
+use crate::pipeline::{self, Watch};
+use crate::printer::Printer;
+use crate::source::Source;
+use crate::target::Target;
+
+/// Runs it.
+pub fn run(args: &DumpArgs, p: &mut Printer) -> Result<(), Stop> {
+    let target = Target::parse(&args.target)?;
+    let o = options(&args.build, vec![target])?;
+    if let Some(pass) = &args.after {
+        passes::Manager::default().find(pass).map_err(|d| d.at("--after"))?;
+    }
+    let ck = Source::of(&args.model).checkpoint()?;
+    if let Some(pass) = &args.after {
+        let text = pipeline::after(&ck, pass, target.class(), &o)?;
+        return p.data(&text);
+    }
+    if args.what == What::Graph {
+        let planned = pipeline::plan(&ck, &o, &[], &mut Watch::default())?;
+        return p.data(&ir::graph::text::print(&planned.graph));
+    }
+    let mut progress = |what: &str, done, of| p.progress(what, done, of);
+    let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
+    let planned = pipeline::plan(&ck, &o, &[target.class()], &mut watch)?;
+    let plan = &planned.plans[0].1;
+    let text = match args.what {
+        What::Graph | What::Plan => ir::plan::text::print(plan),
+        What::Kernels => emit::kernels_text(plan),
+        What::Asm => emit::listing(plan, target, Listing::Assembly)?,
+        What::Ptx => emit::listing(plan, target, Listing::Ptx)?,
+        What::Llvm => emit::listing(plan, target, Listing::Llvm)?,
+    };
+    p.data(&text)
+}

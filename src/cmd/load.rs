@@ -1,0 +1,151 @@
+//! From what `isobit run` is given to a program that can run: an artifact, an entry of the cache, or a compilation.
+
+use super::{Stop, options};
+use crate::args::{BuildArgs, RunArgs};
+use crate::artifact::{Artifact, Manifest};
+use crate::cache::{Cache, Lookup};
+use crate::emit::Code;
+use crate::options::{CompileOptions, FUSING};
+use crate::pipeline::{self, Program, Watch};
+use crate::printer::Printer;
+use crate::source::Source;
+use crate::target::{Class, Target};
+use ir::diag::{Diagnostic, Result};
+use models::Checkpoint;
+use std::time::{Duration, Instant};
+
+/// A program with its model.
+pub struct Loaded {
+    /// The model.
+    pub checkpoint: Checkpoint,
+    /// What runs.
+    pub program: Program,
+    /// Where the program came from, for the report.
+    pub origin: &'static str,
+    /// Time it took to get the program.
+    pub time: Duration,
+}
+
+/// What is to run the program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runner {
+    Best,
+    Named(Target),
+    Interpreter,
+}
+
+/// Checks the options before any file is read.
+pub fn check(args: &RunArgs) -> Result<CompileOptions> {
+    let targets = match runner(args)? {
+        Runner::Best | Runner::Interpreter => vec![],
+        Runner::Named(t) if t.class() == Class::Gpu => {
+            return Err(Diagnostic::new("E0754", format!("running on `{}` is not built yet", t.name()))
+                .at("--target")
+                .hint("compile for it with `isobit compile`, and run on the host"));
+        }
+        Runner::Named(t) if !t.runs_here() => {
+            return Err(Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`", t.name())).at("--target"));
+        }
+        Runner::Named(t) => vec![t],
+    };
+    options(&args.build, targets)
+}
+
+fn runner(args: &RunArgs) -> Result<Runner> {
+    Ok(match args.target.as_deref() {
+        None => Runner::Best,
+        Some("interp") => Runner::Interpreter,
+        Some(name) => Runner::Named(Target::parse(name)?),
+    })
+}
+
+/// Gets the program.
+pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Printer) -> Result<Loaded, Stop> {
+    let start = Instant::now();
+    let runner = runner(args)?;
+    let done = |checkpoint, program, origin| Ok(Loaded { checkpoint, program, origin, time: start.elapsed() });
+    if let Source::Artifact(dir) = source {
+        let artifact = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
+        agree(&args.build, artifact.manifest()).map_err(|d| d.at(dir.display()))?;
+        let program = match runner {
+            Runner::Best => artifact.program(None)?,
+            Runner::Named(t) => artifact.program(Some(t))?,
+            Runner::Interpreter => artifact.interpreted()?,
+        };
+        return done(artifact.checkpoint()?, program, "artifact");
+    }
+    let ck = source.checkpoint()?;
+    let mut progress = |what: &str, done, of| p.progress(what, done, of);
+    if runner == Runner::Interpreter {
+        let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
+        let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
+        let (_, plan) = planned.plans.remove(0);
+        return done(ck, Program { target: Target::X86V3, plan, code: Code::Kernels }, "compiled");
+    }
+    let target = if let Runner::Named(t) = runner { t } else { Target::host()? };
+    o.targets = vec![target];
+    let cache = if args.no_cache { None } else { Cache::locate(args.cache_dir.as_deref()) };
+    let key = cache.as_ref().map(|_| Cache::key(&ck.content_hash(), &o, target));
+    let mut damaged = None;
+    if let (Some(cache), Some(key)) = (&cache, &key) {
+        let found = match cache.get(key, &mut progress) {
+            Lookup::Hit(artifact) => artifact.program(Some(target)).map(Some),
+            Lookup::Miss => Ok(None),
+            Lookup::Damaged(d) => Err(d),
+        };
+        match found {
+            Ok(Some(program)) => return done(ck, program, "cached"),
+            Ok(None) => {}
+            Err(d) => damaged = Some(d),
+        }
+    }
+    if let Some(d) = damaged {
+        let message = format!("an entry of the cache is damaged, so the model is compiled again: {}", d.message);
+        p.warning(&Diagnostic { message, hint: String::new(), ..d });
+    }
+    let mut progress = |what: &str, done, of| p.progress(what, done, of);
+    let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
+    let mut compiled = pipeline::compile(&ck, &o, &mut watch)?;
+    if let (Some(cache), Some(key)) = (&cache, &key)
+        && let Err(d) = cache.put(key, &compiled, &ck, &mut progress)
+    {
+        let message = format!("the compiled model is not kept in the cache: {}", d.message);
+        p.warning(&Diagnostic { message, hint: "`--cache-dir` names another folder, `--no-cache` none".into(), ..d });
+    }
+    done(ck, compiled.programs.remove(0), "compiled")
+}
+
+/// An artifact was compiled with options of its own; those on the command line may only say the same.
+fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
+    let differs = |what: String, is: &str| {
+        Err(Diagnostic::new("E0767", format!("the artifact was compiled with {what} {is}"))
+            .hint("leave the option out, or compile the model anew with it"))
+    };
+    let on = |b: bool| if b { "on" } else { "off" };
+    if let Some(mode) = args.embed.as_ref().filter(|e| **e != m.numerics.embed) {
+        let _ = mode;
+        return differs("--embed".into(), &m.numerics.embed);
+    }
+    if let Some(level) = args.determinism.as_ref().filter(|l| **l != m.options.determinism) {
+        let _ = level;
+        return differs("--determinism".into(), &m.options.determinism);
+    }
+    let fusing = args.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
+    let asked = fusing.chain(args.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
+    for (pass, want) in asked {
+        let is = m.options.switches.get(&pass).copied().unwrap_or(true);
+        if is != want {
+            return differs(format!("--{pass}"), on(is));
+        }
+    }
+    if args.pass_limit.is_some() && args.pass_limit != m.options.pass_limit {
+        return differs("another".into(), "--pass-limit");
+    }
+    if args.disable_rule.iter().any(|r| !m.options.rules_off.contains(r)) {
+        return differs("other".into(), "rules than --disable-rule leaves");
+    }
+    if args.keep.iter().any(|k| !m.options.keep.contains(k)) {
+        return differs("other".into(), "--keep values");
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Subcommands, one file each, and what they share.
+
+pub mod compile;
+pub mod dump;
+mod load;
+pub mod run;
+
+use crate::args::BuildArgs;
+use crate::options::{CompileOptions, embed_mode};
+use crate::printer::Printer;
+use crate::target::Target;
+use ir::diag::{Diagnostic, Result};
+use passes::Level;
+use std::io;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub enum Stop {
+    /// Something to say.
+    Failed(Diagnostic),
+    /// The reader of our output went away: there is nobody to say anything to.
+    BrokenPipe,
+}
+
+impl From<Diagnostic> for Stop {
+    fn from(d: Diagnostic) -> Stop {
+        Stop::Failed(d)
+    }
+}
+
+impl Stop {
+    /// Standard output failed.
+    pub fn output(e: &io::Error) -> Stop {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => Stop::BrokenPipe,
+            _ => Stop::Failed(Diagnostic::new("E0760", format!("cannot be written: {e}")).at("standard output")),
+        }
+    }
+}
+
+/// Runs the command of a command line.
+pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), Stop> {
+    match command {
+        crate::args::Command::Compile(a) => compile::run(a, p),
+        crate::args::Command::Run(a) => run::run(a, p),
+        crate::args::Command::Dump(a) => dump::run(a, p),
+    }
+}
+
+/// The options of a compilation for these targets.
+fn options(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
+    let mut o = CompileOptions { targets, ..CompileOptions::default() };
+    if let Some(mode) = &args.embed {
+        o.embed = embed_mode(mode).unwrap_or(o.embed);
+    }
+    if let Some(level) = &args.determinism {
+        o.passes.determinism = Level::parse(level).ok_or_else(|| {
+            Diagnostic::new("E0750", format!("there is no determinism level `{level}`"))
+                .at("--determinism")
+                .hint("levels are off, run, portable")
+        })?;
+    }
+    if let Some(on) = args.fusion {
+        o.set_fusion(on);
+    }
+    // A pass's own switch is the last word.
+    o.passes.switches.extend(args.switches.0.clone());
+    o.passes.rules_off.extend(args.disable_rule.iter().cloned());
+    o.passes.keep.extend(args.keep.iter().cloned());
+    if let Some(bad) = o.passes.keep.iter().find(|k| k.is_empty() || k.contains(char::is_whitespace)) {
+        return Err(Diagnostic::new("E0750", format!("no value has the name {bad:?}")).at("--keep"));
+    }
+    o.passes.pass_limit = args.pass_limit;
+    o.check()?;
+    // Unknown rules and refused switches are told before a model is read.
+    passes::Manager::default().check(&passes::Pipeline::full(), &o.passes)?;
+    Ok(o)
+}

@@ -1,0 +1,264 @@
+//! `isobit run`: a prompt, or a conversation line by line. Text streams to standard output, a short report follows on
+//! standard error.
+
+use super::load::{self, Loaded};
+use super::Stop;
+use crate::args::RunArgs;
+use crate::engine::{Engine, EngineOptions, Generation, Request};
+use crate::logits::LogitsFile;
+use crate::printer::Printer;
+use crate::reply::{ReplyStream, Show, text_of};
+use crate::source::Source;
+use ir::diag::{Diagnostic, Result};
+use models::{Message, Role, Text};
+use serde_json::json;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, IsTerminal};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Ends a conversation.
+const BYE: &str = "/bye";
+
+/// What is asked.
+enum Input {
+    Prompt(String),
+    Ids(Vec<u32>),
+    Lines,
+}
+
+/// Runs it.
+pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
+    let (source, prompt) = model_and_prompt(args)?;
+    let input = input(args, prompt)?;
+    let options = load::check(args)?;
+    let Loaded { checkpoint, program, origin, time: compile } = load::load(&source, args, options, p)?;
+    let start = Instant::now();
+    let text = Text::load(&checkpoint)?;
+    let engine_options = EngineOptions {
+        context: args.context,
+        chunk: args.prefill_chunk.map(|n| n as usize),
+        threads: args.threads.map(|n| n as usize),
+    };
+    let engine = Engine::open(&checkpoint, &program, &engine_options, &mut |what, done, of| p.progress(what, done, of))?;
+    let load = start.elapsed();
+    if !args.json {
+        let what = if engine.device_name() == "interpreter" { "kernels" } else { program.target.name() };
+        let (device, compile, load) = (engine.device_name(), compile.as_secs_f64(), load.as_secs_f64());
+        p.note(&format!("{what} on {device}; {origin} in {compile:.2} s, loaded in {load:.2} s"));
+    }
+    let mut session = Turns { args, text: &text, engine, history: vec![], origin, compile, load };
+    if let Some(system) = &args.system {
+        session.history.push(Message::new(Role::System, system));
+    }
+    match input {
+        Input::Prompt(prompt) => session.turn(&prompt, p),
+        Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
+        Input::Lines => session.lines(p),
+    }
+}
+
+/// How generated text is shown. Ids come without a template, as `--raw` text does.
+fn show_of(args: &RunArgs, ids: bool) -> Show {
+    match (args.raw || ids, args.thinking) {
+        (true, _) => Show::Raw,
+        (false, true) => Show::Thinking,
+        (false, false) => Show::Reply,
+    }
+}
+
+/// The first argument is the model if it names one, else the prompt for the demo model.
+fn model_and_prompt(args: &RunArgs) -> Result<(Source, Option<OsString>)> {
+    let Some(first) = &args.model else { return Ok((Source::Demo, None)) };
+    let source = Source::of(first);
+    let names_model = source == Source::Demo || Path::new(first).exists();
+    if args.prompt.is_some() || names_model {
+        return Ok((source, args.prompt.clone()));
+    }
+    if looks_like_path(first) {
+        return Err(Diagnostic::new("E0210", "there is no such folder")
+            .at(Path::new(first).display())
+            .hint("if this is the prompt, name the model before it: `isobit run demo PROMPT`"));
+    }
+    Ok((Source::Demo, Some(first.clone())))
+}
+
+fn looks_like_path(word: &OsStr) -> bool {
+    let word = word.to_string_lossy();
+    let blank = word.contains(char::is_whitespace);
+    !blank && (word.contains('/') || word.starts_with('~') || word.ends_with(".isobit"))
+}
+
+fn input(args: &RunArgs, prompt: Option<OsString>) -> Result<Input> {
+    let misfit = |what: &str| Diagnostic::new("E0750", what.to_string());
+    match (&args.ids, prompt) {
+        (Some(_), Some(_)) => Err(misfit("a prompt is given both as text and as `--ids`")),
+        (Some(ids), None) => Ok(Input::Ids(parse_ids(ids)?)),
+        (None, Some(prompt)) => {
+            let prompt = prompt
+                .into_string()
+                .map_err(|bad| Diagnostic::new("E0755", "the prompt is not UTF-8").at(bad.to_string_lossy()))?;
+            if prompt.trim().is_empty() {
+                return Err(empty("PROMPT"));
+            }
+            Ok(Input::Prompt(prompt))
+        }
+        (None, None) if args.logits.is_some() => {
+            Err(misfit("`--logits` is for one prompt").hint("give a prompt or `--ids` on the command line"))
+        }
+        (None, None) => Ok(Input::Lines),
+    }
+}
+
+fn empty(place: &str) -> Diagnostic {
+    Diagnostic::new("E0755", "the prompt is empty").at(place).hint("write something, or give token ids with `--ids`")
+}
+
+fn parse_ids(list: &str) -> Result<Vec<u32>> {
+    list.split(',')
+        .map(|word| {
+            word.trim().parse::<u32>().map_err(|_| {
+                Diagnostic::new("E0756", format!("`{word}` is not a token id")).at("--ids").hint("ids look like `--ids 2,17,4`")
+            })
+        })
+        .collect()
+}
+
+/// A conversation, or prompts one after the other.
+struct Turns<'a> {
+    args: &'a RunArgs,
+    text: &'a Text,
+    engine: Engine,
+    history: Vec<Message>,
+    origin: &'static str,
+    compile: Duration,
+    load: Duration,
+}
+
+impl Turns<'_> {
+    /// Turns from standard input.
+    fn lines(&mut self, p: &mut Printer) -> Result<(), Stop> {
+        let stdin = std::io::stdin();
+        let person = stdin.is_terminal();
+        if person {
+            p.note(&format!("a line is a turn; {BYE} or ctrl-d ends the conversation"));
+        }
+        let (mut number, mut turns) = (0, 0);
+        loop {
+            if person {
+                p.ask("> ");
+            }
+            let mut bytes = vec![];
+            let read = stdin.lock().read_until(b'\n', &mut bytes);
+            number += 1;
+            let place = format!("line {number} of standard input");
+            match read {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(e) => return Err(Diagnostic::new("E0760", format!("cannot be read: {e}")).at(place).into()),
+            }
+            let line = String::from_utf8(bytes).map_err(|_| Diagnostic::new("E0755", "the prompt is not UTF-8").at(place))?;
+            let line = line.strip_suffix('\n').unwrap_or(&line);
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            if line.trim().is_empty() {
+                continue;
+            }
+            if line.trim() == BYE {
+                return Ok(());
+            }
+            turns += 1;
+            self.turn(line, p)?;
+        }
+        if turns == 0 && !person {
+            return Err(empty("standard input").into());
+        }
+        Ok(())
+    }
+
+    /// One turn: the whole history is rendered again; what it shares with what was computed is not computed again.
+    fn turn(&mut self, prompt: &str, p: &mut Printer) -> Result<(), Stop> {
+        if self.args.raw {
+            let ids = self.text.raw_prompt(prompt, self.args.special)?;
+            self.answer(&ids, Show::Raw, p)?;
+            return Ok(());
+        }
+        self.history.push(Message::new(Role::User, prompt));
+        let ids = self.text.chat_prompt(&self.history, self.args.thinking, self.args.special)?;
+        let g = self.answer(&ids, show_of(self.args, false), p)?;
+        self.history.push(Message::new(Role::Model, self.text.reply(&g.ids)));
+        Ok(())
+    }
+
+    /// Generates, and prints what comes.
+    fn answer(&mut self, prompt: &[u32], show: Show, p: &mut Printer) -> Result<Generation, Stop> {
+        let args = self.args;
+        let stop = if args.ignore_eos { &[][..] } else { self.text.stop_ids() };
+        let mut file = match &args.logits {
+            Some(path) => Some(LogitsFile::create(path, self.engine.vocab())?),
+            None => None,
+        };
+        let mut row = |r: &[f32]| {
+            if let Some(f) = &mut file {
+                f.row(r);
+            }
+        };
+        let logits: Option<&mut dyn FnMut(&[f32])> = if args.logits.is_some() { Some(&mut row) } else { None };
+        let mut stream = ReplyStream::new(self.text, show);
+        let mut broken = None;
+        let mut on_token = |id: u32| {
+            let piece = stream.push(id);
+            match if args.json || piece.is_empty() { Ok(()) } else { p.data(&piece) } {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(e) => {
+                    broken = Some(e);
+                    ControlFlow::Break(())
+                }
+            }
+        };
+        let g = self.engine.generate(&Request { prompt, max: args.n, stop }, logits, &mut on_token)?;
+        if let Some(e) = broken {
+            return Err(e);
+        }
+        if !args.json {
+            p.line(&stream.finish())?;
+        }
+        if let Some(f) = file {
+            f.finish(&[prompt, &g.ids].concat())?;
+        }
+        if args.json {
+            p.line(&self.json(prompt, &g, show))?;
+        } else {
+            p.note(&report(prompt.len(), &g));
+        }
+        Ok(g)
+    }
+
+    fn json(&self, prompt: &[u32], g: &Generation, show: Show) -> String {
+        json!({
+            "prompt_ids": prompt,
+            "generated_ids": g.ids,
+            "text": text_of(self.text, &g.ids, show),
+            "stop": g.stop.name(),
+            "kept": g.kept,
+            "program": self.origin,
+            "seconds": {
+                "compile": self.compile.as_secs_f64(),
+                "load": self.load.as_secs_f64(),
+                "prefill": g.prefill.as_secs_f64(),
+                "decode": g.decode.as_secs_f64(),
+            },
+        })
+        .to_string()
+    }
+}
+
+/// One line on what a turn took.
+fn report(prompt: usize, g: &Generation) -> String {
+    let rate = |n: usize, t: Duration| format!("{:.0} tok/s", n as f64 / t.as_secs_f64().max(1e-9));
+    let kept = if g.kept > 0 { format!(" ({} kept)", g.kept) } else { String::new() };
+    let prefill = rate(prompt - g.kept, g.prefill);
+    // The first token comes with the prompt.
+    let decode = if g.ids.len() > 1 { format!(", {}", rate(g.ids.len() - 1, g.decode)) } else { String::new() };
+    format!("prompt {prompt} tokens{kept}, {prefill}; generated {} tokens{decode}; {}", g.ids.len(), g.stop.name())
+}

@@ -1,0 +1,191 @@
+//! Runs a program: a session on a device, and the loop that turns a prompt into tokens.
+
+use crate::emit::{Code, kernels_text};
+use crate::pipeline::{Program, Progress};
+use crate::target::Class;
+use ir::diag::{Diagnostic, Result};
+use models::Checkpoint;
+use runtime::cpu::{CpuDevice, CpuOptions};
+use runtime::device::Device;
+use runtime::interp::InterpDevice;
+use runtime::session::{Limits, Session};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Positions that fit by default.
+pub const CONTEXT: usize = 4096;
+
+/// How a program is run. None of it changes a bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Positions that fit; [`CONTEXT`] or the model's own limit if absent.
+    pub context: Option<usize>,
+    /// Tokens of a prompt that are run together.
+    pub chunk: Option<usize>,
+    /// Threads of the CPU.
+    pub threads: Option<usize>,
+}
+
+/// What is generated.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The whole prompt; what it shares with what came before is not computed again.
+    pub prompt: &'a [u32],
+    /// Most tokens to generate.
+    pub max: usize,
+    /// Ids that end it; none to go on to `max`.
+    pub stop: &'a [u32],
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model ended it.
+    Stop,
+    /// As many tokens as were asked for, or as fit.
+    Length,
+}
+
+impl StopReason {
+    /// As text.
+    pub fn name(self) -> &'static str {
+        match self {
+            StopReason::Stop => "stop",
+            StopReason::Length => "length",
+        }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// Generated ids, with the one that ended it.
+    pub ids: Vec<u32>,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// Tokens of the prompt that were not computed again.
+    pub kept: usize,
+    /// Time for the prompt, and with it the first token.
+    pub prefill: Duration,
+    /// Time for the other tokens.
+    pub decode: Duration,
+}
+
+/// A program on a device.
+pub struct Engine {
+    session: Session,
+    vocab: usize,
+    context: usize,
+    chunk: usize,
+}
+
+impl Engine {
+    /// Loads a program with its weights.
+    pub fn open(ck: &Checkpoint, program: &Program, options: &EngineOptions, progress: Progress) -> Result<Engine> {
+        let most = ck.config().max_position_embeddings;
+        let context = options.context.unwrap_or(CONTEXT.min(most));
+        if context == 0 || context > most {
+            return Err(Diagnostic::new("E0757", format!("the model has 1 to {most} positions, not {context}")).at("--context"));
+        }
+        let default = Limits::default();
+        let chunk = options.chunk.unwrap_or(default.chunk).min(context);
+        let limits = Limits { context, chunk, ..default };
+        let (device, code): (Box<dyn Device>, Vec<u8>) = match &program.code {
+            Code::Host(object) => (Box::new(CpuDevice::new(cpu(options))?), object.clone()),
+            Code::Kernels => (Box::new(InterpDevice::new(Default::default())), kernels_text(&program.plan).into_bytes()),
+            Code::Ptx(_) => {
+                debug_assert_eq!(program.target.class(), Class::Gpu);
+                return Err(Diagnostic::new("E0754", format!("running on `{}` is not built yet", program.target.name()))
+                    .hint("run the host's program: leave out `--target`"));
+            }
+        };
+        let plan = (*program.plan).clone();
+        let session = Session::new(device, plan, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
+        Ok(Engine { session, vocab: ck.config().vocab_size, context, chunk })
+    }
+
+    /// The device, for people.
+    pub fn device_name(&self) -> String {
+        self.session.device_name()
+    }
+
+    /// Number of logits of a position.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Positions that fit.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The session behind it.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    /// Greedy generation. `on_token` gets each id as it comes and may break off. With `logits`, every position's logits go
+    /// there, those of the prompt included, and the prompt is computed anew.
+    pub fn generate(
+        &mut self,
+        request: &Request,
+        mut logits: Option<&mut dyn FnMut(&[f32])>,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generation> {
+        let Request { prompt, max, stop } = *request;
+        self.check(prompt)?;
+        if logits.is_some() {
+            self.session.reset();
+        }
+        let (vocab, asked) = (self.vocab, logits.is_some());
+        let mut rows = |row: &[f32]| {
+            if let Some(sink) = &mut logits {
+                sink(&row[..vocab.min(row.len())]);
+            }
+        };
+        let wanted = |n: usize| if asked { n } else { 0 };
+        let start = Instant::now();
+        let kept = self.session.reuse(prompt);
+        let fresh = &prompt[kept..];
+        let mut next = self.session.run(fresh, self.chunk, wanted(fresh.len()), &mut rows)?;
+        let prefill = start.elapsed();
+        let start = Instant::now();
+        let mut ids = vec![];
+        let reason = loop {
+            if ids.len() == max {
+                break StopReason::Length;
+            }
+            ids.push(next);
+            if on_token(next).is_break() {
+                break StopReason::Length;
+            }
+            if stop.contains(&next) {
+                break StopReason::Stop;
+            }
+            if ids.len() == max || prompt.len() + ids.len() > self.context {
+                break StopReason::Length;
+            }
+            next = self.session.run(&[next], 1, wanted(1), &mut rows)?;
+        };
+        Ok(Generation { ids, stop: reason, kept, prefill, decode: start.elapsed() })
+    }
+
+    fn check(&self, prompt: &[u32]) -> Result<()> {
+        if prompt.is_empty() {
+            return Err(Diagnostic::new("E0755", "the prompt is empty"));
+        }
+        if prompt.len() > self.context {
+            let message = format!("the prompt has {} tokens, the context {}", prompt.len(), self.context);
+            return Err(Diagnostic::new("E0757", message).hint("ask for a larger `--context`"));
+        }
+        match prompt.iter().find(|id| **id as usize >= self.vocab) {
+            Some(id) => Err(Diagnostic::new("E0756", format!("there is no token {id}: the model has {}", self.vocab))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn cpu(options: &EngineOptions) -> CpuOptions {
+    let default = CpuOptions::default();
+    CpuOptions { threads: options.threads.unwrap_or(default.threads), ..default }
+}

@@ -1,0 +1,70 @@
+//! Where a model comes from: a checkpoint folder, or the demo model inside this program.
+
+use crate::artifact;
+use ir::diag::Result;
+use models::Checkpoint;
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+macro_rules! demo_files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/demo/mlx-4bit/", $name)))),*]
+    };
+}
+
+/// The demo model: 10.7 million parameters, trained for this project.
+const DEMO: &[(&str, &[u8])] = demo_files![
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
+
+/// The name of the demo model on the command line.
+pub const DEMO_NAME: &str = "demo";
+
+/// What a command is given as its model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The built-in model.
+    Demo,
+    /// A checkpoint folder.
+    Folder(PathBuf),
+    /// A compiled model.
+    Artifact(PathBuf),
+}
+
+impl Source {
+    /// What a word on the command line names. A path that exists is itself, even if it is called `demo`.
+    pub fn of(word: &OsStr) -> Source {
+        let path = Path::new(word);
+        if artifact::is_artifact(path) {
+            Source::Artifact(path.into())
+        } else if word == DEMO_NAME && !path.exists() {
+            Source::Demo
+        } else {
+            Source::Folder(path.into())
+        }
+    }
+
+    /// The checkpoint; that of an artifact is inside it.
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        match self {
+            Source::Demo => Checkpoint::from_memory(DEMO.iter().map(|(n, b)| (n.to_string(), Cow::Borrowed(*b))).collect()),
+            Source::Folder(dir) => Checkpoint::open(dir),
+            Source::Artifact(dir) => Checkpoint::open(&dir.join(artifact::MODEL)),
+        }
+    }
+
+    /// The folder that holds the checkpoint's files.
+    pub fn folder(&self) -> Option<PathBuf> {
+        match self {
+            Source::Demo => None,
+            Source::Folder(dir) => Some(dir.clone()),
+            Source::Artifact(dir) => Some(dir.join(artifact::MODEL)),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Statistics of a plan: what runs for one token and what it takes.
+
+use crate::options::CompileOptions;
+use crate::pipeline::{self, Watch};
+use crate::target::Class;
+use ir::diag::Result;
+use ir::plan::{Pack, Plan};
+use models::Checkpoint;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// Numbers of one plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanStats {
+    /// Kernels launched for one token.
+    pub launches: u64,
+    /// Distinct kernels.
+    pub kernels: u64,
+    /// Arena bytes for one row (one token of a chunk).
+    pub arena_bytes: u64,
+    /// Bytes of the packed weights.
+    pub weight_bytes: u64,
+}
+
+impl PlanStats {
+    /// Of a plan and the checkpoint it was made from.
+    pub fn new(plan: &Plan, ck: &Checkpoint) -> PlanStats {
+        let bytes = |w: &ir::plan::PackedWeight| match &w.pack {
+            Pack::Affine(l) => l.bytes(),
+            Pack::Rope(p) => u64::from(p.dim) * 4,
+            Pack::Plain => {
+                let t = ck.tensor(&format!("{}.weight", w.tensor)).or_else(|| ck.tensor(&w.tensor));
+                t.map_or(0, |t| t.bytes.len() as u64)
+            }
+        };
+        PlanStats {
+            launches: plan.launches.len() as u64,
+            kernels: plan.kernels.len() as u64,
+            arena_bytes: plan.arena_bytes,
+            weight_bytes: plan.weights.iter().map(|w| bytes(w).next_multiple_of(64)).sum(),
+        }
+    }
+}
+
+/// The table of `isobit compile --stats`: the program as asked for beside the same with fusion on and off.
+pub fn table(ck: &Checkpoint, options: &CompileOptions, classes: &[Class]) -> Result<String> {
+    let mut out = String::new();
+    let on = |(name, on): (String, bool)| format!("{name} {}", if on { "on" } else { "off" });
+    let _ = writeln!(out, "switches: {}", options.switches().into_iter().map(on).collect::<Vec<_>>().join(", "));
+    let _ = writeln!(out, "options:  {}\n", options.text());
+    for &class in classes {
+        let numbers = |o: &CompileOptions| -> Result<PlanStats> {
+            let planned = pipeline::plan(ck, o, &[class], &mut Watch::default())?;
+            Ok(PlanStats::new(&planned.plans[0].1, ck))
+        };
+        let with = |fusion: bool| {
+            let mut o = options.clone();
+            o.set_fusion(fusion);
+            numbers(&o)
+        };
+        let columns = [numbers(options)?, with(true)?, with(false)?];
+        let _ = writeln!(out, "{:<22} {:>12} {:>12} {:>12}", class.name(), "as asked", "fusion on", "fusion off");
+        let rows: [(&str, fn(&PlanStats) -> u64); 4] = [
+            ("kernels per token", |s| s.launches),
+            ("distinct kernels", |s| s.kernels),
+            ("arena bytes per row", |s| s.arena_bytes),
+            ("weight bytes", |s| s.weight_bytes),
+        ];
+        for (name, of) in rows {
+            let cells: Vec<String> = columns.iter().map(|s| format!("{:>12}", of(s))).collect();
+            let _ = writeln!(out, "  {name:<20} {}", cells.join(" "));
+        }
+    }
+    Ok(out)
+}
