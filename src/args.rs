@@ -54,7 +54,9 @@ pub struct BuildArgs {
 
 /// `isobit compile`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  isobit compile demo -o demo.isobit --target host,sm_121\n  isobit compile demo --stats --fuse off")]
+#[command(
+    after_help = "Examples:\n  isobit compile demo -o demo.isobit --target host,sm_121\n  isobit compile demo --stats --fuse off"
+)]
 pub struct CompileArgs {
     /// Checkpoint folder, or `demo`
     pub model: OsString,
@@ -86,7 +88,9 @@ pub struct CompileArgs {
 
 /// `isobit run`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  isobit run 'Write a paragraph about the history of tea.'\n  isobit run demo.isobit --raw -n 40 'The sea was'\n  printf 'Hello!\\nWho are you?\\n' | isobit run demo --json")]
+#[command(
+    after_help = "Examples:\n  isobit run 'Write a paragraph about the history of tea.'\n  isobit run demo.isobit --raw -n 40 'The sea was'\n  printf 'Hello!\\nWho are you?\\n' | isobit run demo --json"
+)]
 pub struct RunArgs {
     /// Checkpoint folder, artifact or `demo`. What is no path is the prompt, for the demo model
     #[arg(value_name = "MODEL|ARTIFACT")]
@@ -100,7 +104,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "2,17,4", conflicts_with_all = ["raw", "system", "thinking", "special"])]
     pub ids: Option<String>,
     /// Most tokens to generate for a turn
-    #[arg(short, long = "tokens", value_name = "N", default_value_t = 256)]
+    #[arg(short, value_name = "N", default_value_t = 256)]
     pub n: usize,
     /// Instructions that come before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
@@ -169,8 +173,8 @@ pub struct DumpArgs {
     /// Print the module as it is after this pass
     #[arg(long, value_name = "PASS", conflicts_with = "what")]
     pub after: Option<String>,
-    /// What to print
-    #[arg(long, value_enum, default_value = "graph")]
+    /// What to print: graph, plan, kernels, asm (of host targets), ptx (of sm_90 and sm_121), llvm
+    #[arg(long, value_enum, default_value = "graph", hide_possible_values = true)]
     pub what: What,
     /// For which target
     #[arg(long, value_name = "TARGET", default_value = "host")]

@@ -59,8 +59,7 @@ impl CompileOptions {
 }
 
 /// Embedding modes and their names.
-pub const EMBED: [(EmbedMode, &str); 3] =
-    [(EmbedMode::Factor, "factor"), (EmbedMode::Exact, "exact"), (EmbedMode::Bf16, "bf16")];
+pub const EMBED: [(EmbedMode, &str); 3] = [(EmbedMode::Factor, "factor"), (EmbedMode::Exact, "exact"), (EmbedMode::Bf16, "bf16")];
 
 /// The name of an embedding mode.
 pub fn embed_name(mode: EmbedMode) -> &'static str {

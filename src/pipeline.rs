@@ -116,16 +116,14 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
     Ok(Planned { graph: module.graph, report, plans })
 }
 
-/// The graph as kernels, launches and a memory plan, for one class of targets.
+/// The graph as kernels, launches and a memory plan, for one class of targets: only the free schedule differs.
 fn place(graph: &Graph, class: Class, before: &Report, options: &CompileOptions, watch: &mut Watch) -> Result<Plan> {
-    let since = Instant::now();
-    let plan = passes::lower::lower(graph, &class.schedule())?;
-    watch.time(format!("{} lower", class.name()), since);
-    let mut module = Module { graph: graph.clone(), plan: Some(plan) };
+    let mut passes = Options { schedule: class.schedule(), ..options.passes.clone() };
     // The numbers of decisions go on from those of the passes over the graph.
     let taken = before.decisions.len() as u64;
-    let rest = Options { pass_limit: options.passes.pass_limit.map(|l| l.saturating_sub(taken)), ..options.passes.clone() };
-    run(&mut module, &Pipeline::of(&["memory-plan"]), &rest, class.name(), watch)?;
+    passes.pass_limit = passes.pass_limit.map(|l| l.saturating_sub(taken));
+    let mut module = Module::new(graph.clone());
+    run(&mut module, &Pipeline::plan(), &passes, class.name(), watch)?;
     module.plan.ok_or_else(|| Diagnostic::new("E0721", "the passes left no plan"))
 }
 
@@ -157,12 +155,18 @@ fn run(module: &mut Module, pipeline: &Pipeline, options: &Options, class: &str,
     watch.times.extend(timing.times.iter().map(|(pass, t)| (at(pass), *t)));
     if watch.dump {
         let folder = if class.is_empty() { String::new() } else { format!("{class}/") };
-        watch.dumps.extend(dump.folder().into_iter().map(|(file, text)| (format!("{folder}{file}"), text)));
+        // The graph that lowering begins with is in the folder above.
+        let files = dump.folder().into_iter().filter(|(f, _)| class.is_empty() || !f.ends_with(".graph"));
+        watch.dumps.extend(files.map(|(file, text)| (format!("{folder}{file}"), text)));
     }
     result.map_err(|failure| {
         watch.reproducer = failure.reproducer.as_ref().map(|r| r.text());
         let d = failure.diagnostic;
-        if failure.internal { d.hint("this is a bug in isobit: please report it with the file that `--reproducer FILE` writes") } else { d }
+        if failure.internal {
+            d.hint("this is a bug in isobit: please report it with the file that `--reproducer FILE` writes")
+        } else {
+            d
+        }
     })
 }
 
@@ -179,9 +183,8 @@ fn verify(m: &Module) -> Result<()> {
     text::verify(&m.graph)?;
     let keep: Vec<&str> = m.graph.outputs.iter().map(|&o| m.graph.node(o).name.as_str()).collect();
     match &m.plan {
-        // A plan without an arena has not been placed yet.
-        Some(plan) if plan.arena_bytes > 0 => ir::plan::verify::verify(plan, &keep).map_err(first),
-        _ => Ok(()),
+        Some(plan) => ir::plan::verify::verify(plan, &keep).map_err(first),
+        None => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One command line option per registered pass: `--fuse off`, `--memory-plan off`, ... New passes appear by themselves.
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use passes::{Effect, Manager};
+use passes::{Effect, Manager, Options};
 use std::collections::BTreeMap;
 
 /// Passes that the command line switches, by name.
@@ -20,7 +20,9 @@ pub fn on_off(value: &str) -> Result<bool, String> {
 fn register(mut command: Command) -> Command {
     for pass in Manager::default().passes() {
         let about = pass.about().split_once(". ").map_or(pass.about(), |(first, _)| first).trim_end_matches('.').to_string();
-        let help = if pass.effect() == Effect::Rounding { format!("{about} (chooses the bits)") } else { about };
+        let bits = if pass.effect() == Effect::Rounding { " (chooses the bits)" } else { "" };
+        let needed = if pass.required(&Options::default()).is_some() { " (must be on)" } else { "" };
+        let help = format!("{about}{bits}{needed}");
         let arg = Arg::new(pass.name())
             .long(pass.name())
             .value_name("on|off")

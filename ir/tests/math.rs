@@ -3,9 +3,8 @@
 
 use ir::math::quant::{self, E_MAX, E_MIN, X_MAX};
 use ir::math::{
-    Arith, COS_ULP, EXP_ULP, Func, GELU_ABS, GELU_REL, GELU_TAIL, LOG_ULP, Ops, RECIP_ULP,
-    RSQRT_ULP, SIN_ULP, SINCOS_LIMIT, SINCOS_POS_ABS, SINCOS_POS_LIMIT, Scalar, TANH_ULP, sincos,
-    sincos_pos,
+    Arith, COS_ULP, EXP_ULP, Func, GELU_ABS, GELU_REL, GELU_TAIL, LOG_ULP, Ops, RECIP_ULP, RSQRT_ULP, SIN_ULP, SINCOS_LIMIT,
+    SINCOS_POS_ABS, SINCOS_POS_LIMIT, Scalar, TANH_ULP, sincos, sincos_pos,
 };
 use std::f32::consts::{FRAC_PI_2, FRAC_PI_4};
 use std::f64::consts::PI;
@@ -62,10 +61,7 @@ impl Arith for Strict {
     type B = bool;
 
     fn cf(&mut self, x: f32) -> V {
-        V {
-            v: x,
-            constant: true,
-        }
+        V { v: x, constant: true }
     }
     fn ci(&mut self, x: i32) -> i32 {
         x
@@ -96,11 +92,7 @@ impl Arith for Strict {
     }
     fn f_to_i(&mut self, a: V) -> i32 {
         let range = -2_147_483_648.0..2_147_483_648.0;
-        assert!(
-            a.v == a.v.trunc() && range.contains(&a.v),
-            "f_to_i({})",
-            a.v
-        );
+        assert!(a.v == a.v.trunc() && range.contains(&a.v), "f_to_i({})", a.v);
         a.v as i32
     }
     fn i_to_f(&mut self, a: i32) -> V {
@@ -181,22 +173,12 @@ impl Rng {
 }
 
 /// Where a run over all 2^32 inputs found the largest error of each function.
-const WORST: [u32; 9] = [
-    0xc0bb_2813,
-    0x3f21_4812,
-    0x3ec6_e797,
-    0x3f9c_031f,
-    0x4963_8262,
-    0x4972_8378,
-    0x3f22_ba71,
-    0x7e80_0aa8,
-    0x008d_ff8f,
-];
+const WORST: [u32; 9] =
+    [0xc0bb_2813, 0x3f21_4812, 0x3ec6_e797, 0x3f9c_031f, 0x4963_8262, 0x4972_8378, 0x3f22_ba71, 0x7e80_0aa8, 0x008d_ff8f];
 
 /// Bit patterns at a stride, the known worst ones, the ends of every exponent, and where the functions change branch.
 fn inputs(stride: usize) -> impl Iterator<Item = f32> {
-    let ends =
-        (0..=255u32).flat_map(|e| (-3..=3i32).map(move |d| (e << 23).wrapping_add_signed(d)));
+    let ends = (0..=255u32).flat_map(|e| (-3..=3i32).map(move |d| (e << 23).wrapping_add_signed(d)));
     let turns = [
         0.63,
         1.0,
@@ -216,17 +198,8 @@ fn inputs(stride: usize) -> impl Iterator<Item = f32> {
         FRAC_PI_2,
         std::f32::consts::PI,
     ];
-    let turns = turns
-        .into_iter()
-        .flat_map(|x: f32| (-40..=40i32).map(move |d| x.to_bits().wrapping_add_signed(d)));
-    (0..=u32::MAX)
-        .step_by(stride)
-        .chain(
-            ends.chain(turns)
-                .chain(WORST)
-                .flat_map(|b| [b, b ^ 0x8000_0000]),
-        )
-        .map(f)
+    let turns = turns.into_iter().flat_map(|x: f32| (-40..=40i32).map(move |d| x.to_bits().wrapping_add_signed(d)));
+    (0..=u32::MAX).step_by(stride).chain(ends.chain(turns).chain(WORST).flat_map(|b| [b, b ^ 0x8000_0000])).map(f)
 }
 
 /// `2·sqrt(2/π)·(x + 0.044715·x³)`.
@@ -265,11 +238,7 @@ fn truth(func: Func, x: f32) -> f64 {
 /// `|y - t|` in ulp of t; infinities count as 2^128, where a wider exponent range would continue.
 fn ulps(y: f32, t: f64) -> f64 {
     if y.is_nan() || t.is_nan() {
-        return if y.is_nan() && t.is_nan() {
-            0.0
-        } else {
-            f64::INFINITY
-        };
+        return if y.is_nan() && t.is_nan() { 0.0 } else { f64::INFINITY };
     }
     let top = 128f64.exp2();
     let (y, t) = (f64::from(y).clamp(-top, top), t.clamp(-top, top));
@@ -292,11 +261,7 @@ fn share_of_bound(func: Func, x: f32, y: f32) -> f64 {
         Func::Gelu => {
             if !x.is_finite() || y.is_nan() {
                 // special values have their own test
-                return if x.is_nan() == y.is_nan() {
-                    0.0
-                } else {
-                    f64::INFINITY
-                };
+                return if x.is_nan() == y.is_nan() { 0.0 } else { f64::INFINITY };
             }
             // half of the smallest subnormal is free
             let e = ((f64::from(y) - t).abs() - (-150f64).exp2()).max(0.0);
@@ -331,11 +296,7 @@ fn worst(func: Func, stride: usize, mut run: impl FnMut(f32) -> f32) -> (f64, f3
 fn check_bound(func: Func) {
     let (most, at, n) = worst(func, 4093, |x| plain(func, x));
     assert!(n >= 1_000_000);
-    assert!(
-        most <= 1.0,
-        "{} at {at:e}: {most:.3} of its bound",
-        func.name()
-    );
+    assert!(most <= 1.0, "{} at {at:e}: {most:.3} of its bound", func.name());
     // a bound that nothing comes near tests nothing
     assert!(most > 0.9, "{}: only {most:.3} of its bound", func.name());
 }
@@ -382,20 +343,13 @@ fn a_disturbed_operation_breaks_the_bound() {
         let seen: Vec<u32> = (1..=n)
             .filter(|&fault| {
                 let run = |x| {
-                    let mut a = Strict {
-                        fault: Some(fault),
-                        ..Strict::default()
-                    };
+                    let mut a = Strict { fault: Some(fault), ..Strict::default() };
                     func.apply(&mut a, v(x)).v
                 };
                 worst(func, 400_009, run).0 > 1.0
             })
             .collect();
-        assert!(
-            seen.contains(&n) && seen.len() >= 3,
-            "{}: only {seen:?} of {n}",
-            func.name()
-        );
+        assert!(seen.contains(&n) && seen.len() >= 3, "{}: only {seen:?} of {n}", func.name());
     }
 }
 
@@ -472,14 +426,7 @@ fn special_values() {
         assert!(same, "{}({x:e}) = {y:e}, expected {want:e}", func.name());
     }
     for func in Func::ALL {
-        for bits in [
-            0x7fc0_0000,
-            0xffc0_0000,
-            0x7f80_0001,
-            0xff80_0001,
-            0x7fff_ffff,
-            u32::MAX,
-        ] {
+        for bits in [0x7fc0_0000, 0xffc0_0000, 0x7f80_0001, 0xff80_0001, 0x7fff_ffff, u32::MAX] {
             assert!(plain(func, f(bits)).is_nan(), "{}({bits:08x})", func.name());
         }
         for i in 0..100_000u32 {
@@ -494,18 +441,11 @@ fn symmetry_and_range() {
     for x in inputs(8191).filter(|x| !x.is_nan()) {
         let [tanh, sin, recip] = [Func::Tanh, Func::Sin, Func::Recip].map(|g| {
             let (y, z) = (plain(g, x), plain(g, -x));
-            assert!(
-                y.is_nan() && z.is_nan() || y.to_bits() == (-z).to_bits(),
-                "{}({x:e})",
-                g.name()
-            );
+            assert!(y.is_nan() && z.is_nan() || y.to_bits() == (-z).to_bits(), "{}({x:e})", g.name());
             y
         });
         let (cos, z) = (plain(Func::Cos, x), plain(Func::Cos, -x));
-        assert!(
-            cos.is_nan() && z.is_nan() || cos.to_bits() == z.to_bits(),
-            "cos({x:e})"
-        );
+        assert!(cos.is_nan() && z.is_nan() || cos.to_bits() == z.to_bits(), "cos({x:e})");
         assert!(tanh.abs() <= 1.0 && tanh.abs() <= x.abs());
         assert!(!(sin.abs() > 1.0 || cos.abs() > 1.0));
         assert_eq!(recip.is_sign_negative(), x.is_sign_negative());
@@ -525,12 +465,7 @@ fn exp_and_tanh_are_almost_monotone() {
             let mut last = plain(func, f(start));
             for d in 1..1000 {
                 let y = plain(func, f(start + d));
-                assert!(
-                    y.to_bits() + 1 >= last.to_bits(),
-                    "{} near {:e}",
-                    func.name(),
-                    f(start + d)
-                );
+                assert!(y.to_bits() + 1 >= last.to_bits(), "{} near {:e}", func.name(), f(start + d));
                 last = y;
             }
         }
@@ -544,38 +479,18 @@ fn nan_payloads_are_invisible_and_operations_are_counted() {
     for func in Func::ALL {
         for x in inputs(400_009) {
             let y = plain(func, x);
-            for nan in [
-                0x7fc0_0000,
-                0xffc0_0000,
-                0x7f80_0001,
-                0xffff_ffff,
-                0x7fd5_5555,
-            ] {
-                let mut a = Strict {
-                    nan: Some(nan),
-                    ..Strict::default()
-                };
+            for nan in [0x7fc0_0000, 0xffc0_0000, 0x7f80_0001, 0xffff_ffff, 0x7fd5_5555] {
+                let mut a = Strict { nan: Some(nan), ..Strict::default() };
                 let z = func.apply(&mut a, v(x)).v;
                 let same = y.to_bits() == z.to_bits() || y.is_nan() && z.is_nan();
-                assert!(
-                    same,
-                    "{}({x:e}): {y:e}, {z:e} with NaN {nan:08x}",
-                    func.name()
-                );
+                assert!(same, "{}({x:e}): {y:e}, {z:e} with NaN {nan:08x}", func.name());
                 assert_eq!(a.ops, func.ops(), "{}", func.name());
             }
         }
     }
     let mut a = Strict::default();
     sincos_pos(&mut a, 77, v(0.5), v(1e-9));
-    assert_eq!(
-        a.ops,
-        Ops {
-            fma: 13,
-            mul: 3,
-            add: 2
-        }
-    );
+    assert_eq!(a.ops, Ops { fma: 13, mul: 3, add: 2 });
 }
 
 #[test]
@@ -591,44 +506,25 @@ fn rotary_angles() {
         let lo = (freq - f64::from(hi)) as f32;
         let (s, c) = sincos_pos(&mut Scalar, pos, hi, lo);
         let angle = f64::from(pos) * (f64::from(hi) + f64::from(lo));
-        let e = (f64::from(s) - angle.sin())
-            .abs()
-            .max((f64::from(c) - angle.cos()).abs());
+        let e = (f64::from(s) - angle.sin()).abs().max((f64::from(c) - angle.cos()).abs());
         assert!(e <= bound, "position {pos}, frequency {freq:e}: {e:e}");
         e
     };
     let (mut n, mut most) = (0, 0f64);
     for &freq in &frequencies {
         for k in 0..1000 {
-            let pos = if k < 64 {
-                k
-            } else {
-                rng.range(0, 262_144) as i32
-            };
+            let pos = if k < 64 { k } else { rng.range(0, 262_144) as i32 };
             most = most.max(check(pos, freq, SINCOS_POS_ABS));
             n += 1;
         }
         most = most.max(check(262_144, freq, SINCOS_POS_ABS));
     }
-    assert!(
-        n >= 1_000_000 && most > 0.3 * SINCOS_POS_ABS,
-        "{n} {most:e}"
-    );
+    assert!(n >= 1_000_000 && most > 0.3 * SINCOS_POS_ABS, "{n} {most:e}");
     for k in 0..20_000 {
-        check(
-            262_144 + 39 * k,
-            frequencies[k as usize % 1000],
-            SINCOS_POS_ABS,
-        );
+        check(262_144 + 39 * k, frequencies[k as usize % 1000], SINCOS_POS_ABS);
     }
     assert_eq!(sincos_pos(&mut Scalar, 0, 0.3, 1e-9), (0.0, 1.0));
-    for (pos, hi) in [
-        (1 << 23, 0.125),
-        (1, f32::INFINITY),
-        (1, f32::NAN),
-        (0, f32::INFINITY),
-        (-(1 << 21), 1.0),
-    ] {
+    for (pos, hi) in [(1 << 23, 0.125), (1, f32::INFINITY), (1, f32::NAN), (0, f32::INFINITY), (-(1 << 21), 1.0)] {
         assert!(hi.is_nan() || hi.is_infinite() || (pos as f32 * hi).abs() >= SINCOS_POS_LIMIT);
         let (s, c) = sincos_pos(&mut Scalar, pos, hi, 0.0);
         assert!(s.is_nan() && c.is_nan(), "{pos} {hi}");
@@ -654,10 +550,7 @@ fn group_exponents() {
             // the strict executor checks every conversion
             let mut a = Strict::default();
             let h = quant::group_exponent(&mut a, bits as i32);
-            for (x, other) in [amax, -amax, f32::NAN, f32::INFINITY, 1.0]
-                .into_iter()
-                .zip([0, 0, 1, 1, 1])
-            {
+            for (x, other) in [amax, -amax, f32::NAN, f32::INFINITY, 1.0].into_iter().zip([0, 0, 1, 1, 1]) {
                 if other == 1 && h.ok {
                     continue;
                 }
@@ -677,12 +570,7 @@ fn quantized_values() {
     let (mut n, mut clamped, mut ties) = (0, 0, 0);
     for group in 0..32_000u32 {
         let e = group % 255;
-        let amax = e << 23
-            | if group % 5 == 0 {
-                0x7f_ffff
-            } else {
-                rng.next() as u32 & 0x7f_ffff
-            };
+        let amax = e << 23 | if group % 5 == 0 { 0x7f_ffff } else { rng.next() as u32 & 0x7f_ffff };
         let mut a = Strict::default();
         let g = quant::group_exponent(&mut a, amax as i32);
         for k in 0..32u32 {
@@ -707,30 +595,12 @@ fn quantized_values() {
             n += 1;
         }
     }
-    assert!(
-        n >= 1_000_000 && clamped > 1000 && ties > 1000,
-        "{n} {clamped} {ties}"
-    );
+    assert!(n >= 1_000_000 && clamped > 1000 && ties > 1000, "{n} {clamped} {ties}");
 }
 
 #[test]
 fn byte_planes() {
-    let ends = [
-        -X_MAX - 1,
-        -X_MAX,
-        -65_537,
-        -65_536,
-        -257,
-        -256,
-        -1,
-        0,
-        1,
-        255,
-        256,
-        65_535,
-        65_536,
-        X_MAX,
-    ];
+    let ends = [-X_MAX - 1, -X_MAX, -65_537, -65_536, -257, -256, -1, 0, 1, 255, 256, 65_535, 65_536, X_MAX];
     for x in (-X_MAX - 1..=X_MAX).step_by(13).chain(ends) {
         let (hi, mid, lo) = quant::planes(&mut Scalar, x);
         assert!((-128..128).contains(&hi) && (0..256).contains(&mid) && (0..256).contains(&lo));
@@ -748,16 +618,7 @@ fn joined_sums_are_rounded_once() {
         for group in [32usize, 64, 128] {
             for round in 0..400 {
                 let (mut exact, mut hi, mut mid, mut lo) = (0i64, 0i32, 0i32, 0i32);
-                let fixed = [
-                    -i64::from(X_MAX) - 1,
-                    i64::from(X_MAX),
-                    -1,
-                    0,
-                    1,
-                    0xffff,
-                    -0x10000,
-                    0x7fff,
-                ];
+                let fixed = [-i64::from(X_MAX) - 1, i64::from(X_MAX), -1, 0, 1, 0xffff, -0x10000, 0x7fff];
                 for _ in 0..group {
                     let q = match round / 8 {
                         0 => q_hi,

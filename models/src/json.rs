@@ -11,11 +11,7 @@ pub(crate) const MAX_CONFIG: usize = 16 << 20;
 /// Parses a whole file of at most `limit` bytes; `place` names it in errors.
 pub(crate) fn parse(bytes: &[u8], limit: usize, place: &str) -> Result<Value> {
     if bytes.len() > limit {
-        return Err(Diagnostic::new(
-            "E0203",
-            format!("JSON of {} bytes; at most {limit} are read", bytes.len()),
-        )
-        .at(place));
+        return Err(Diagnostic::new("E0203", format!("JSON of {} bytes; at most {limit} are read", bytes.len())).at(place));
     }
     let bad = |e: serde_json::Error| {
         let d = Diagnostic::new("E0204", format!("damaged JSON: {e}")).at(place);
@@ -87,9 +83,7 @@ impl<'de> Visitor<'de> for Strict {
         let mut out = Map::new();
         while let Some(key) = map.next_key::<String>()? {
             if out.contains_key(&key) {
-                return Err(A::Error::custom(format_args!(
-                    "the key `{key}` is given twice"
-                )));
+                return Err(A::Error::custom(format_args!("the key `{key}` is given twice")));
             }
             let value = map.next_value_seed(Strict)?;
             out.insert(key, value);
@@ -103,9 +97,7 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        parse(text.as_bytes(), 1000, "f.json")
-            .unwrap_err()
-            .to_string()
+        parse(text.as_bytes(), 1000, "f.json").unwrap_err().to_string()
     }
 
     #[test]
@@ -116,20 +108,12 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_json() {
-        assert!(
-            error(r#"{"a":1,"b":{"c":1,"c":1}}"#)
-                .contains("f.json: damaged JSON: the key `c` is given twice")
-        );
+        assert!(error(r#"{"a":1,"b":{"c":1,"c":1}}"#).contains("f.json: damaged JSON: the key `c` is given twice"));
         assert!(error(r#"{"a":"#).contains("cut off"));
         assert!(error(r#"{"a":NaN}"#).contains("line 1 column"));
         assert!(error(r#"{"a":1} x"#).contains("trailing characters"));
         assert!(error(&"[".repeat(900)).contains("recursion limit"));
         assert!(error(&" ".repeat(1001)).contains("1001 bytes; at most 1000"));
-        assert!(
-            parse(b"\"\xff\"", 10, "f")
-                .unwrap_err()
-                .message
-                .contains("damaged JSON")
-        );
+        assert!(parse(b"\"\xff\"", 10, "f").unwrap_err().message.contains("damaged JSON"));
     }
 }

@@ -9,6 +9,7 @@ pub mod canon;
 pub mod fuse;
 pub mod instrument;
 pub mod lower;
+pub mod lower_pass;
 pub mod manager;
 pub mod merge_launches;
 pub mod options;
@@ -20,6 +21,7 @@ pub mod quant_lower;
 pub mod sketch;
 #[cfg(test)]
 mod testing;
+pub mod weight_layout;
 
 pub use manager::{Failure, Manager, Report, Step};
 pub use options::{Level, Options};

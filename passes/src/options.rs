@@ -1,6 +1,7 @@
 //! What a person asks of the passes: determinism level, switches, values to keep. Plain data with a text form, so that a
 //! reproducer can carry it.
 
+use crate::lower::schedule::Schedule;
 use ir::diag::{Diagnostic, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -51,6 +52,8 @@ pub struct Options {
     pub pass_limit: Option<u64>,
     /// What one launch costs in fusion, in bytes of memory traffic.
     pub launch_cost: u64,
+    /// Free schedule of the target.
+    pub schedule: Schedule,
 }
 
 impl Default for Options {
@@ -62,6 +65,7 @@ impl Default for Options {
             keep: BTreeSet::new(),
             pass_limit: None,
             launch_cost: crate::fuse::cost::LAUNCH,
+            schedule: Schedule::HOST,
         }
     }
 }
@@ -104,6 +108,7 @@ impl Options {
                         o.keep.insert(value.into());
                     }
                     "pass-limit" => o.pass_limit = Some(value.parse().map_err(|_| bad(word))?),
+                    "schedule" => o.schedule = Schedule::parse(value).ok_or_else(|| bad(word))?,
                     "launch-cost" => o.launch_cost = value.parse().map_err(|_| bad(word))?,
                     _ => return Err(bad(word)),
                 }
@@ -128,6 +133,9 @@ impl fmt::Display for Options {
         if let Some(n) = self.pass_limit {
             write!(f, " pass-limit={n}")?;
         }
+        if self.schedule != Schedule::HOST {
+            write!(f, " schedule={}", self.schedule)?;
+        }
         if self.launch_cost != crate::fuse::cost::LAUNCH {
             write!(f, " launch-cost={}", self.launch_cost)?;
         }
@@ -150,7 +158,13 @@ mod tests {
 
     #[test]
     fn text_form_round_trips() {
-        let mut o = Options { determinism: Level::Run, pass_limit: Some(7), launch_cost: 1, ..Options::default() };
+        let mut o = Options {
+            determinism: Level::Run,
+            pass_limit: Some(7),
+            launch_cost: 1,
+            schedule: Schedule::GPU,
+            ..Options::default()
+        };
         o.switches.insert("fuse".into(), false);
         o.rules_off.insert("norm-into-quantize".into());
         o.keep.insert("layers.*.attn.q".into());

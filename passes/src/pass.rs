@@ -1,5 +1,6 @@
 //! What a pass is, and what it is given.
 
+use crate::lower::schedule::Schedule;
 use crate::options::Options;
 use ir::diag::Result;
 use ir::graph::Graph;
@@ -13,12 +14,14 @@ pub struct Module {
     pub graph: Graph,
     /// Kernels and launches.
     pub plan: Option<Plan>,
+    /// The free schedule, with the layout of weights, once it is chosen.
+    pub schedule: Option<Schedule>,
 }
 
 impl Module {
     /// A module that holds a graph only.
     pub fn new(graph: Graph) -> Self {
-        Module { graph, plan: None }
+        Module { graph, plan: None, schedule: None }
     }
 }
 

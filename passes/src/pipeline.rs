@@ -19,13 +19,18 @@ pub fn registry() -> Vec<Box<dyn Pass>> {
         // What one kernel computes, what one launch runs.
         Box::new(crate::fuse::Fuse),
         Box::new(crate::merge_launches::MergeLaunches),
-        // Where values lie (needs the plan that lowering makes).
+        // Kernels for a target: how weights lie, programs and launches, where values lie.
+        Box::new(crate::weight_layout::WeightLayout),
+        Box::new(crate::lower_pass::Lower),
         Box::new(crate::place::MemoryPlan),
     ]
 }
 
 /// The passes that need no plan, in order.
 pub const GRAPH: &str = "order-operands,fold,cse,dce,quant-lower,pin-reductions,fuse,merge-launches";
+
+/// The passes from the graph to a plan for one target, in order.
+pub const PLAN: &str = "weight-layout,lower,memory-plan";
 
 /// One pass of a pipeline with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +57,11 @@ impl Pipeline {
     /// The passes over the graph: everything before lowering.
     pub fn graph() -> Self {
         Pipeline::of(&GRAPH.split(',').collect::<Vec<_>>())
+    }
+
+    /// The passes that make a plan for one target: lowering and what surrounds it.
+    pub fn plan() -> Self {
+        Pipeline::of(&PLAN.split(',').collect::<Vec<_>>())
     }
 
     /// Every registered pass, in order.

@@ -19,60 +19,21 @@ fn measure(pool: &mut Pool, what: &str, list: &[Launch<'_>], pause: Duration) {
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    println!(
-        "{what}: best {:.0} ns, median {:.0} ns a launch",
-        times[0],
-        times[times.len() / 2]
-    );
+    println!("{what}: best {:.0} ns, median {:.0} ns a launch", times[0], times[times.len() / 2]);
 }
 
 fn main() {
-    let threads = std::env::args()
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(2);
+    let threads = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(2);
     let mut pool = Pool::new(threads).expect("threads start");
     println!("{} threads", pool.threads());
-    let launch = |x| Launch {
-        kernel: nothing,
-        bufs: &[],
-        grid: [x, 1],
-        shared_bytes: 0,
-    };
+    let launch = |x| Launch { kernel: nothing, bufs: &[], grid: [x, 1], shared_bytes: 0 };
     let wide = vec![launch(16); 64];
     let single = vec![launch(1); 64];
-    let mixed: Vec<Launch> = (0..64)
-        .map(|i| launch(if i % 4 == 3 { 1 } else { 16 }))
-        .collect();
-    measure(
-        &mut pool,
-        "list of 64, 16 blocks each",
-        &wide,
-        Duration::ZERO,
-    );
-    measure(
-        &mut pool,
-        "list of 64, every fourth of 1 block",
-        &mixed,
-        Duration::ZERO,
-    );
-    measure(
-        &mut pool,
-        "list of 64, 1 block each",
-        &single,
-        Duration::ZERO,
-    );
+    let mixed: Vec<Launch> = (0..64).map(|i| launch(if i % 4 == 3 { 1 } else { 16 })).collect();
+    measure(&mut pool, "list of 64, 16 blocks each", &wide, Duration::ZERO);
+    measure(&mut pool, "list of 64, every fourth of 1 block", &mixed, Duration::ZERO);
+    measure(&mut pool, "list of 64, 1 block each", &single, Duration::ZERO);
     measure(&mut pool, "one launch a list", &wide[..1], Duration::ZERO);
-    measure(
-        &mut pool,
-        "one launch a list, 5 us apart",
-        &wide[..1],
-        Duration::from_micros(5),
-    );
-    measure(
-        &mut pool,
-        "one launch a list, 1 ms apart (threads asleep)",
-        &wide[..1],
-        Duration::from_millis(1),
-    );
+    measure(&mut pool, "one launch a list, 5 us apart", &wide[..1], Duration::from_micros(5));
+    measure(&mut pool, "one launch a list, 1 ms apart (threads asleep)", &wide[..1], Duration::from_millis(1));
 }

@@ -115,33 +115,19 @@ impl LaunchDesc {
     /// Refuses a launch that not every device can run; `bufs` is what the kernel takes, `index` the place in
     /// the list, for the error.
     pub(crate) fn check(&self, index: usize, kernel: &str, bufs: u32) -> Result<()> {
-        let refuse = |what: String| {
-            Err(Diagnostic::new("E0424", what).at(format!("launch {index} ({kernel})")))
-        };
+        let refuse = |what: String| Err(Diagnostic::new("E0424", what).at(format!("launch {index} ({kernel})")));
         if self.args.len() != bufs as usize {
-            return refuse(format!(
-                "the kernel takes {bufs} buffers, the launch has {}",
-                self.args.len()
-            ));
+            return refuse(format!("the kernel takes {bufs} buffers, the launch has {}", self.args.len()));
         }
         if self.warps == 0 || self.warps > MAX_WARPS {
-            return refuse(format!(
-                "a block has 1 to {MAX_WARPS} warps, the launch asks for {}",
-                self.warps
-            ));
+            return refuse(format!("a block has 1 to {MAX_WARPS} warps, the launch asks for {}", self.warps));
         }
         if self.grid[0] == 0 || self.grid[0] > MAX_GRID_X {
-            return refuse(format!(
-                "x extent {} of the grid is not in 1..={MAX_GRID_X}",
-                self.grid[0]
-            ));
+            return refuse(format!("x extent {} of the grid is not in 1..={MAX_GRID_X}", self.grid[0]));
         }
         check_grid_y(index, kernel, self.grid[1])?;
         match self.args.iter().find(|a| a.1 % ARG_ALIGN != 0) {
-            Some(arg) => refuse(format!(
-                "byte offset {} of an argument is not a multiple of {ARG_ALIGN}",
-                arg.1
-            )),
+            Some(arg) => refuse(format!("byte offset {} of an argument is not a multiple of {ARG_ALIGN}", arg.1)),
             None => Ok(()),
         }
     }

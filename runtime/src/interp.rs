@@ -1,10 +1,7 @@
 //! [`InterpDevice`]: the reference interpreter of kernels as a device. Code is the text of kernels; it is slow, checks
 //! everything, and is what every other device is compared with.
 
-use crate::device::{
-    BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list,
-    check_grid_y,
-};
+use crate::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list, check_grid_y};
 use ir::diag::{Diagnostic, Result};
 use ir::kernel::interp::{Arg, Machine, RunOptions};
 use std::collections::BTreeMap;
@@ -20,19 +17,11 @@ pub struct InterpDevice {
 impl InterpDevice {
     /// A device that runs with these checks and orders.
     pub fn new(options: RunOptions) -> Self {
-        InterpDevice {
-            options,
-            buffers: vec![],
-            kernels: vec![],
-            lists: vec![],
-        }
+        InterpDevice { options, buffers: vec![], kernels: vec![], lists: vec![] }
     }
 
     fn buffer(&mut self, id: BufferId) -> Result<&mut Vec<u8>> {
-        self.buffers
-            .get_mut(id.0 as usize)
-            .and_then(Option::as_mut)
-            .ok_or_else(|| Diagnostic::new("E0421", "unknown buffer"))
+        self.buffers.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or_else(|| Diagnostic::new("E0421", "unknown buffer"))
     }
 
     fn range(&mut self, id: BufferId, offset: u64, len: usize) -> Result<&mut [u8]> {
@@ -41,12 +30,7 @@ impl InterpDevice {
         usize::try_from(offset)
             .ok()
             .and_then(|o| b.get_mut(o..o.checked_add(len)?))
-            .ok_or_else(|| {
-                Diagnostic::new(
-                    "E0422",
-                    format!("{len} bytes at {offset} of a buffer of {size}"),
-                )
-            })
+            .ok_or_else(|| Diagnostic::new("E0422", format!("{len} bytes at {offset} of a buffer of {size}")))
     }
 
     /// One launch. Arguments may be slices of one buffer (the arena): the memory of each buffer is cut at the arguments'
@@ -86,9 +70,9 @@ impl InterpDevice {
         for (k, w) in l.args.iter().zip(&writes) {
             args.push(match (w, shared.get(k)) {
                 (false, Some(p)) => Arg::Read(p),
-                _ => Arg::Write(pieces.remove(k).ok_or_else(|| {
-                    Diagnostic::new("E0424", "a launch writes a buffer that it also reads")
-                })?),
+                _ => Arg::Write(
+                    pieces.remove(k).ok_or_else(|| Diagnostic::new("E0424", "a launch writes a buffer that it also reads"))?,
+                ),
             });
         }
         machine.run([l.grid[0], grid_y], &mut args, &self.options)?;
@@ -104,14 +88,9 @@ impl Device for InterpDevice {
     fn alloc(&mut self, bytes: u64) -> Result<BufferId> {
         let fill = if self.options.poison { 0xff } else { 0 };
         let mut b = vec![];
-        let n = usize::try_from(bytes)
-            .map_err(|_| Diagnostic::new("E0420", format!("no buffer has {bytes} bytes")))?;
-        b.try_reserve_exact(n).map_err(|_| {
-            Diagnostic::new(
-                "E0420",
-                format!("not enough memory for a buffer of {bytes} bytes"),
-            )
-        })?;
+        let n = usize::try_from(bytes).map_err(|_| Diagnostic::new("E0420", format!("no buffer has {bytes} bytes")))?;
+        b.try_reserve_exact(n)
+            .map_err(|_| Diagnostic::new("E0420", format!("not enough memory for a buffer of {bytes} bytes")))?;
         b.resize(n, fill);
         self.buffers.push(Some(b));
         Ok(BufferId(self.buffers.len() as u32 - 1))
@@ -124,8 +103,7 @@ impl Device for InterpDevice {
     }
 
     fn write(&mut self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()> {
-        self.range(buffer, offset, data.len())?
-            .copy_from_slice(data);
+        self.range(buffer, offset, data.len())?.copy_from_slice(data);
         Ok(())
     }
 
@@ -135,20 +113,14 @@ impl Device for InterpDevice {
     }
 
     fn load_module(&mut self, code: &[u8], names: &KernelNames<'_>) -> Result<Vec<KernelHandle>> {
-        let text = std::str::from_utf8(code)
-            .map_err(|_| Diagnostic::new("E0407", "kernels are not text").at(names.place))?;
-        let first = |e: Vec<Diagnostic>| {
-            e.into_iter()
-                .next()
-                .unwrap_or_else(|| Diagnostic::new("E0407", "bad kernels").at(names.place))
-        };
+        let text = std::str::from_utf8(code).map_err(|_| Diagnostic::new("E0407", "kernels are not text").at(names.place))?;
+        let first =
+            |e: Vec<Diagnostic>| e.into_iter().next().unwrap_or_else(|| Diagnostic::new("E0407", "bad kernels").at(names.place));
         let parsed = ir::kernel::text::parse_all(text).map_err(first)?;
         let mut out = vec![];
         for sig in names.kernels {
             let k = parsed.iter().find(|k| k.name == sig.name);
-            let k = k.ok_or_else(|| {
-                Diagnostic::new("E0407", format!("no kernel `{}`", sig.name)).at(names.place)
-            })?;
+            let k = k.ok_or_else(|| Diagnostic::new("E0407", format!("no kernel `{}`", sig.name)).at(names.place))?;
             self.kernels.push(Machine::new(k).map_err(first)?);
             out.push(KernelHandle(self.kernels.len() as u32 - 1));
         }
@@ -157,10 +129,7 @@ impl Device for InterpDevice {
 
     fn prepare(&mut self, list: &[LaunchDesc]) -> Result<PreparedId> {
         for (i, l) in list.iter().enumerate() {
-            let k = self
-                .kernels
-                .get(l.kernel.0 as usize)
-                .ok_or_else(|| Diagnostic::new("E0421", "unknown kernel"))?;
+            let k = self.kernels.get(l.kernel.0 as usize).ok_or_else(|| Diagnostic::new("E0421", "unknown kernel"))?;
             let (name, bufs) = (k.kernel().name.clone(), k.kernel().bufs.len());
             l.check(i, &name, bufs as u32)?;
             for (b, at) in &l.args {
@@ -182,10 +151,7 @@ impl Device for InterpDevice {
     }
 
     unsafe fn run(&mut self, prepared: PreparedId, grid_y: &[u32]) -> Result<()> {
-        let list = self
-            .lists
-            .get_mut(prepared.0 as usize)
-            .and_then(Option::take);
+        let list = self.lists.get_mut(prepared.0 as usize).and_then(Option::take);
         let list = list.ok_or_else(|| Diagnostic::new("E0421", "unknown list"))?;
         let result = check_grid_list(grid_y.len(), list.len()).and_then(|()| {
             list.iter().enumerate().try_for_each(|(i, l)| {

@@ -18,8 +18,16 @@
 //! | E0422 | access outside a buffer |
 //! | E0423 | buffer still used by a prepared list |
 //! | E0424 | launch that no device can run (grid, warps, arguments) |
+//! | E0440 | no CUDA driver |
+//! | E0441 | the CUDA driver does not start, or has no such GPU |
+//! | E0442 | the CUDA driver could not fill, copy or free |
+//! | E0443 | the CUDA driver refused PTX (its log is in the message) |
+//! | E0444 | the CUDA driver refused a launch |
+//! | E0445 | a kernel failed on the GPU |
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 pub mod interp;
 pub mod session;

@@ -26,11 +26,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits {
-            context: 4096,
-            chunk: 128,
-            slack: 512,
-        }
+        Limits { context: 4096, chunk: 128, slack: 512 }
     }
 }
 
@@ -62,42 +58,21 @@ impl Session {
         limits: Limits,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Session> {
-        if limits.context == 0
-            || limits.chunk == 0
-            || limits.chunk > crate::device::MAX_GRID_Y as usize
-        {
+        if limits.context == 0 || limits.chunk == 0 || limits.chunk > crate::device::MAX_GRID_Y as usize {
             return Err(Diagnostic::new(
                 "E0432",
-                format!(
-                    "no session has a context of {} and chunks of {}",
-                    limits.context, limits.chunk
-                ),
+                format!("no session has a context of {} and chunks of {}", limits.context, limits.chunk),
             ));
         }
-        let sigs: Vec<KernelSig> = plan
-            .kernels
-            .iter()
-            .map(|k| KernelSig {
-                name: &k.name,
-                bufs: k.bufs.len() as u32,
-            })
-            .collect();
-        let handles = device.load_module(
-            code,
-            &KernelNames {
-                place: "kernels",
-                kernels: &sigs,
-            },
-        )?;
+        let sigs: Vec<KernelSig> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
+        let handles = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
         let block = KV_BLOCK as usize;
         let window = plan.buffers.iter().find_map(|b| match b.kind {
             BufferKind::Keys { window, .. } if window > 0 => Some(window as usize),
             _ => None,
         });
         let full_blocks = limits.context.div_ceil(block);
-        let ring_blocks = window
-            .map_or(1, |w| (w + limits.chunk + limits.slack).div_ceil(block) + 1)
-            .min(full_blocks + 1);
+        let ring_blocks = window.map_or(1, |w| (w + limits.chunk + limits.slack).div_ceil(block) + 1).min(full_blocks + 1);
         let rows = limits.chunk as u64;
         let arena = device.alloc((plan.arena_bytes * rows).max(64))?;
         let mut places = vec![];
@@ -107,23 +82,9 @@ impl Session {
                     Some(o) => (arena, o * rows),
                     None => (device.alloc(u64::from(bytes) * rows)?, 0),
                 },
-                BufferKind::Keys {
-                    heads, dim, window, ..
-                }
-                | BufferKind::Values {
-                    heads, dim, window, ..
-                } => {
-                    let blocks = if window == 0 {
-                        full_blocks
-                    } else {
-                        ring_blocks
-                    };
-                    (
-                        device.alloc(
-                            u64::from(heads) * u64::from(dim) * 4 * (blocks * block) as u64,
-                        )?,
-                        0,
-                    )
+                BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
+                    let blocks = if window == 0 { full_blocks } else { ring_blocks };
+                    (device.alloc(u64::from(heads) * u64::from(dim) * 4 * (blocks * block) as u64)?, 0)
                 }
                 BufferKind::Tokens => (device.alloc(4 * rows.next_multiple_of(16))?, 0),
                 BufferKind::State => (device.alloc(64)?, 0),
@@ -152,14 +113,11 @@ impl Session {
             })
             .collect();
         let prepared = device.prepare(&launches)?;
-        let vocab = plan
-            .buffer(LOGITS)
-            .and_then(|i| match plan.buffers[i].kind {
-                BufferKind::Value { bytes, .. } => Some(bytes as usize / 4),
-                _ => None,
-            });
-        let vocab =
-            vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
+        let vocab = plan.buffer(LOGITS).and_then(|i| match plan.buffers[i].kind {
+            BufferKind::Value { bytes, .. } => Some(bytes as usize / 4),
+            _ => None,
+        });
+        let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
         Ok(Session {
             device,
             plan,
@@ -199,12 +157,7 @@ impl Session {
     /// Keeps of the cache what `prompt` shares with it, as far as every sliding layer still holds the keys that the next
     /// position needs, and always leaves a token to compute. Returns how many tokens were kept.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
-        let common = self
-            .tokens
-            .iter()
-            .zip(prompt)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let keep = common.min(prompt.len().saturating_sub(1));
         let keep = if self.holds(keep) { keep } else { 0 };
         self.tokens.truncate(keep);
@@ -229,24 +182,14 @@ impl Session {
 
     /// Runs tokens in chunks; the logits of the last `outputs` of them go to `sink`, a row of [`Session::logits_width`]
     /// floats per position. Returns the greedy choice after the last token.
-    pub fn run(
-        &mut self,
-        tokens: &[u32],
-        chunk: usize,
-        outputs: usize,
-        sink: &mut dyn FnMut(&[f32]),
-    ) -> Result<u32> {
+    pub fn run(&mut self, tokens: &[u32], chunk: usize, outputs: usize, sink: &mut dyn FnMut(&[f32])) -> Result<u32> {
         if tokens.is_empty() {
             return Err(Diagnostic::new("E0434", "no token to run"));
         }
         if self.tokens.len() + tokens.len() > self.limits.context {
             return Err(Diagnostic::new(
                 "E0435",
-                format!(
-                    "{} tokens do not fit a context of {}",
-                    self.tokens.len() + tokens.len(),
-                    self.limits.context
-                ),
+                format!("{} tokens do not fit a context of {}", self.tokens.len() + tokens.len(), self.limits.context),
             )
             .hint("ask for a larger --context"));
         }
@@ -265,10 +208,7 @@ impl Session {
                 let rows = n - from;
                 let mut bytes = vec![0u8; rows * self.vocab * 4];
                 self.read(LOGITS, &mut bytes)?;
-                let floats: Vec<f32> = bytes
-                    .chunks_exact(4)
-                    .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                    .collect();
+                let floats: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
                 floats.chunks_exact(self.vocab).for_each(&mut *sink);
             }
             if last {
@@ -294,17 +234,7 @@ impl Session {
     }
 
     fn grid(&self, tokens: usize, outputs: usize) -> Vec<u32> {
-        self.plan
-            .launches
-            .iter()
-            .map(|l| {
-                if l.rows == Rows::Outputs {
-                    outputs as u32
-                } else {
-                    tokens as u32
-                }
-            })
-            .collect()
+        self.plan.launches.iter().map(|l| if l.rows == Rows::Outputs { outputs as u32 } else { tokens as u32 }).collect()
     }
 
     fn write(&mut self, kind: BufferKind, bytes: &[u8]) -> Result<()> {
@@ -317,45 +247,31 @@ impl Session {
 
     /// Bytes of the last step's value of this name, from its first row.
     pub fn read(&mut self, name: &str, out: &mut [u8]) -> Result<()> {
-        let i = self
-            .plan
-            .buffer(name)
-            .ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
+        let i = self.plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
         let (b, at) = self.places[i];
         self.device.read(b, at, out)
     }
 
     /// Floats of row `row` of the last step's value (one row is as long as its buffer's, padding included).
     pub fn row(&mut self, name: &str, row: usize) -> Result<Vec<f32>> {
-        let i = self
-            .plan
-            .buffer(name)
-            .ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
+        let i = self.plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
         let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
             return Err(Diagnostic::new("E0433", "not a value").at(name));
         };
         let (b, at) = self.places[i];
         let mut out = vec![0u8; bytes as usize];
-        self.device
-            .read(b, at + row as u64 * u64::from(bytes), &mut out)?;
-        Ok(out
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect())
+        self.device.read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        Ok(out.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
     fn next_token(&mut self, row: usize) -> Result<u32> {
-        let i = self
-            .plan
-            .buffer(NEXT)
-            .ok_or_else(|| Diagnostic::new("E0433", "the program chooses no token"))?;
+        let i = self.plan.buffer(NEXT).ok_or_else(|| Diagnostic::new("E0433", "the program chooses no token"))?;
         let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
             return Err(Diagnostic::new("E0433", "the program chooses no token"));
         };
         let (b, at) = self.places[i];
         let mut out = [0u8; 4];
-        self.device
-            .read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        self.device.read(b, at + row as u64 * u64::from(bytes), &mut out)?;
         let id = i32::from_le_bytes(out);
         u32::try_from(id).map_err(|_| self.not_finite())
     }
@@ -363,15 +279,9 @@ impl Session {
     /// Runs the last step again, launch by launch, to find the first value that is not finite.
     fn not_finite(&mut self) -> Diagnostic {
         let place = self.first_bad_value().unwrap_or_else(|d| d.to_string());
-        Diagnostic::new(
-            "E0436",
-            format!(
-                "a NaN or an infinity at position {}: generation stops",
-                self.tokens.len() - 1
-            ),
-        )
-        .at(place)
-        .hint("a scale or a weight of the checkpoint may be damaged; `isobit inspect` lists them")
+        Diagnostic::new("E0436", format!("a NaN or an infinity at position {}: generation stops", self.tokens.len() - 1))
+            .at(place)
+            .hint("a scale or a weight of the checkpoint may be damaged; `isobit inspect` lists them")
     }
 
     fn first_bad_value(&mut self) -> Result<String> {
@@ -383,12 +293,7 @@ impl Session {
         let mut found = None;
         for (k, l) in self.launches.clone().iter().enumerate() {
             // SAFETY: as in `step`, for one row.
-            unsafe {
-                self.device.launch(&[LaunchDesc {
-                    grid: [l.grid[0], grid[k]],
-                    ..l.clone()
-                }])?
-            };
+            unsafe { self.device.launch(&[LaunchDesc { grid: [l.grid[0], grid[k]], ..l.clone() }])? };
             let launch = self.plan.launches[k].clone();
             let kernel = self.plan.kernels[launch.kernel as usize].clone();
             for (arg, buf) in launch.args.iter().zip(&kernel.bufs) {
@@ -424,12 +329,6 @@ impl Session {
             words[word as usize] = v as i32;
         }
         self.write(BufferKind::State, &words.map(i32::to_le_bytes).concat())?;
-        self.write(
-            BufferKind::Tokens,
-            &tokens
-                .iter()
-                .flat_map(|t| t.to_le_bytes())
-                .collect::<Vec<_>>(),
-        )
+        self.write(BufferKind::Tokens, &tokens.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>())
     }
 }

@@ -7,21 +7,12 @@ use ir::plan::{Pack, PackedWeight};
 
 /// The bytes of one packed weight.
 pub fn pack(w: &PackedWeight, source: &dyn WeightSource) -> Result<Vec<u8>> {
-    let missing = || {
-        Diagnostic::new(
-            "E0430",
-            "the checkpoint lacks a tensor that the program reads",
-        )
-        .at(&w.tensor)
-    };
+    let missing = || Diagnostic::new("E0430", "the checkpoint lacks a tensor that the program reads").at(&w.tensor);
     let mut bytes = match &w.pack {
         Pack::Plain => source.plain(&w.tensor).ok_or_else(missing)?.bytes.to_vec(),
         Pack::Affine(l) => {
             let a = source.affine(&w.tensor).ok_or_else(missing)?;
-            let (found, wanted) = (
-                [a.bits, a.group, a.stack, a.rows, a.cols],
-                [l.bits, l.group, l.stack, l.rows, l.cols],
-            );
+            let (found, wanted) = ([a.bits, a.group, a.stack, a.rows, a.cols], [l.bits, l.group, l.stack, l.rows, l.cols]);
             if found != wanted {
                 return Err(Diagnostic::new(
                     "E0431",
@@ -34,10 +25,7 @@ pub fn pack(w: &PackedWeight, source: &dyn WeightSource) -> Result<Vec<u8>> {
         Pack::Rope(p) => {
             let pairs = (0..p.dim / 2).map(|j| p.frequency(j));
             let (hi, lo): (Vec<f32>, Vec<f32>) = pairs.unzip();
-            hi.into_iter()
-                .chain(lo)
-                .flat_map(f32::to_le_bytes)
-                .collect()
+            hi.into_iter().chain(lo).flat_map(f32::to_le_bytes).collect()
         }
     };
     bytes.resize(bytes.len().next_multiple_of(64).max(64), 0);

@@ -31,42 +31,25 @@ KERNEL(where) { ((uint64_t *)bufs[0])[0] = (uint64_t)bufs[0]; ((uint64_t *)bufs[
 
 fn device(options: CpuOptions) -> (Box<dyn Device>, Vec<KernelHandle>) {
     let mut device: Box<dyn Device> = Box::new(CpuDevice::new(options).unwrap());
-    let kernels = [("scale", 2), ("sum", 2), ("stale", 1), ("where", 1)]
-        .map(|(name, bufs)| KernelSig { name, bufs });
-    let names = KernelNames {
-        place: "test.o",
-        kernels: &kernels,
-    };
+    let kernels = [("scale", 2), ("sum", 2), ("stale", 1), ("where", 1)].map(|(name, bufs)| KernelSig { name, bufs });
+    let names = KernelNames { place: "test.o", kernels: &kernels };
     let handles = device.load_module(&compile(KERNELS, PIC), &names).unwrap();
     assert_eq!(handles.len(), 4);
     (device, handles)
 }
 
 fn options(threads: usize, poison: bool, order: Order) -> CpuOptions {
-    CpuOptions {
-        threads,
-        poison,
-        order,
-    }
+    CpuOptions { threads, poison, order }
 }
 
 fn desc(kernel: KernelHandle, args: &[(BufferId, u64)], grid: [u32; 2]) -> LaunchDesc {
-    LaunchDesc {
-        kernel,
-        args: args.to_vec(),
-        grid,
-        warps: 1,
-        shared_bytes: 16,
-    }
+    LaunchDesc { kernel, args: args.to_vec(), grid, warps: 1, shared_bytes: 16 }
 }
 
 fn floats(device: &mut dyn Device, buffer: BufferId, count: usize) -> Vec<u32> {
     let mut bytes = vec![0; 4 * count];
     device.read(buffer, 0, &mut bytes).unwrap();
-    bytes
-        .chunks_exact(4)
-        .map(|b| u32::from_ne_bytes(b.try_into().unwrap()))
-        .collect()
+    bytes.chunks_exact(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect()
 }
 
 fn program(options: CpuOptions) -> Vec<u32> {
@@ -74,15 +57,10 @@ fn program(options: CpuOptions) -> Vec<u32> {
     let input = device.alloc(4 * 16 * 32).unwrap();
     let middle = device.alloc(4 * 16 * 32).unwrap();
     let out = device.alloc(4 * 32).unwrap();
-    let values: Vec<u8> = (0..512)
-        .flat_map(|i| (i as f32 * 0.37 - 50.0).to_ne_bytes())
-        .collect();
+    let values: Vec<u8> = (0..512).flat_map(|i| (i as f32 * 0.37 - 50.0).to_ne_bytes()).collect();
     device.write(input, 0, &values).unwrap();
     device.write(out, 0, &[0; 128]).unwrap();
-    let list = [
-        desc(k[0], &[(input, 0), (middle, 0)], [4, 32]),
-        desc(k[1], &[(middle, 0), (out, 0)], [1, 32]),
-    ];
+    let list = [desc(k[0], &[(input, 0), (middle, 0)], [4, 32]), desc(k[1], &[(middle, 0), (out, 0)], [1, 32])];
     let prepared = device.prepare(&list).unwrap();
     // SAFETY: the kernels touch 16 floats a row of at most 32 rows.
     unsafe {
@@ -103,23 +81,11 @@ fn program(options: CpuOptions) -> Vec<u32> {
 #[test]
 fn same_bits_whatever_the_options() {
     let want = program(options(1, false, Order::Forward));
-    assert!(
-        want.iter()
-            .all(|v| f32::from_bits(*v).is_finite() && *v != 0)
-    );
+    assert!(want.iter().all(|v| f32::from_bits(*v).is_finite() && *v != 0));
     for threads in [1, 2, 3, 8] {
         for poison in [false, true] {
-            for order in [
-                Order::Forward,
-                Order::Reverse,
-                Order::Shuffled(1),
-                Order::Shuffled(2),
-            ] {
-                assert_eq!(
-                    want,
-                    program(options(threads, poison, order)),
-                    "{threads} {poison} {order:?}"
-                );
+            for order in [Order::Forward, Order::Reverse, Order::Shuffled(1), Order::Shuffled(2)] {
+                assert_eq!(want, program(options(threads, poison, order)), "{threads} {poison} {order:?}");
             }
         }
     }
@@ -146,11 +112,7 @@ fn memory_is_aligned_and_zero() {
         device.read(buffer, 0, &mut all).unwrap();
         assert!(all.iter().all(|b| *b == 0));
         // SAFETY: 16 bytes.
-        unsafe {
-            device
-                .launch(&[desc(k[3], &[(buffer, 16)], [1, 1])])
-                .unwrap()
-        };
+        unsafe { device.launch(&[desc(k[3], &[(buffer, 16)], [1, 1])]).unwrap() };
         device.read(buffer, 16, &mut all[..16]).unwrap();
         let at = |i: usize| u64::from_ne_bytes(all[i..i + 8].try_into().unwrap());
         assert_eq!((at(0) % 64, at(8) % 64), (16, 0));
@@ -177,18 +139,11 @@ fn bounds_and_ids() {
         assert_eq!(code(device.read(buffer, offset, &mut four)), "E0422");
     }
     let d = device.read(buffer, 97, &mut four).unwrap_err();
-    assert_eq!(
-        d.message,
-        "4 bytes at offset 97 are outside buffer 0 of 100 bytes"
-    );
+    assert_eq!(d.message, "4 bytes at offset 97 are outside buffer 0 of 100 bytes");
     for bytes in [1 << 60, u64::MAX] {
         let d = device.alloc(bytes).unwrap_err();
         assert_eq!(d.code, "E0420");
-        assert!(
-            d.message.contains(&bytes.to_string())
-                && d.message.contains("1 buffers hold 100 bytes"),
-            "{d}"
-        );
+        assert!(d.message.contains(&bytes.to_string()) && d.message.contains("1 buffers hold 100 bytes"), "{d}");
     }
 
     let good = desc(k[2], &[(buffer, 0)], [1, 1]);
@@ -208,9 +163,7 @@ fn bounds_and_ids() {
     ] {
         assert_eq!(code(device.prepare(&[good.clone(), bad])), "E0424");
     }
-    let d = device
-        .prepare(&[change(&|l| l.args[0].1 = 112)])
-        .unwrap_err();
+    let d = device.prepare(&[change(&|l| l.args[0].1 = 112)]).unwrap_err();
     assert_eq!((d.code, d.place.as_str()), ("E0422", "launch 0 (stale)"));
 
     let prepared = device.prepare(std::slice::from_ref(&good)).unwrap();
@@ -234,32 +187,9 @@ fn bounds_and_ids() {
 #[test]
 fn missing_kernel_loads_nothing() {
     let mut device = CpuDevice::new(CpuOptions::default()).unwrap();
-    let kernels = [
-        KernelSig {
-            name: "sum",
-            bufs: 2,
-        },
-        KernelSig {
-            name: "none",
-            bufs: 1,
-        },
-    ];
-    let d = device
-        .load_module(
-            &compile(KERNELS, PIC),
-            &KernelNames {
-                place: "a.o",
-                kernels: &kernels,
-            },
-        )
-        .unwrap_err();
+    let kernels = [KernelSig { name: "sum", bufs: 2 }, KernelSig { name: "none", bufs: 1 }];
+    let d = device.load_module(&compile(KERNELS, PIC), &KernelNames { place: "a.o", kernels: &kernels }).unwrap_err();
     assert_eq!((d.code, d.place.as_str()), ("E0407", "a.o"));
-    let again = device.load_module(
-        &compile(KERNELS, PIC),
-        &KernelNames {
-            place: "a.o",
-            kernels: &kernels[..1],
-        },
-    );
+    let again = device.load_module(&compile(KERNELS, PIC), &KernelNames { place: "a.o", kernels: &kernels[..1] });
     assert_eq!(again.unwrap().len(), 1);
 }

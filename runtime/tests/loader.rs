@@ -57,10 +57,7 @@ fn code_and_constants() {
     for _ in 0..3 {
         let gone = Module::load(&object, "gone.o").unwrap();
         let module = Module::load(&object, "test.o").unwrap();
-        assert_ne!(
-            gone.function("call").unwrap() as usize,
-            module.function("call").unwrap() as usize
-        );
+        assert_ne!(gone.function("call").unwrap() as usize, module.function("call").unwrap() as usize);
         drop(gone);
         assert!(module.names().eq(["call", "choose", "helper", "lookup"]));
         let mut out = [0u8; 64];
@@ -108,10 +105,7 @@ fn pages_are_never_writable_and_executable() {
     for line in maps.lines() {
         let (range, rest) = line.split_once(' ').unwrap();
         let (from, to) = range.split_once('-').unwrap();
-        let (from, to) = (
-            usize::from_str_radix(from, 16).unwrap(),
-            usize::from_str_radix(to, 16).unwrap(),
-        );
+        let (from, to) = (usize::from_str_radix(from, 16).unwrap(), usize::from_str_radix(to, 16).unwrap());
         if (from..to).contains(&code) {
             assert!(rest.starts_with("r-xp"), "{line}");
             found += 1;
@@ -126,10 +120,7 @@ fn missing_function_is_named() {
     let module = Module::load(&compile(KERNELS, PIC), "test.o").unwrap();
     let d = module.function("kernel_7").unwrap_err();
     assert_eq!((d.code, d.place.as_str()), ("E0407", "test.o"));
-    assert!(
-        d.message.contains("kernel_7") && d.hint.contains("call"),
-        "{d}"
-    );
+    assert!(d.message.contains("kernel_7") && d.hint.contains("call"), "{d}");
 }
 
 #[test]
@@ -139,10 +130,7 @@ fn undefined_symbols_are_all_named() {
         KERNEL(k) { float *o = (float *)bufs[0]; o[0] = sinf(o[0]); other(o); }";
     let (code, message) = error(source, &["-O2", "-fPIC", "-fno-builtin"]);
     assert_eq!(code, "E0403");
-    assert!(
-        message.contains("`other`") && message.contains("`sinf`"),
-        "{message}"
-    );
+    assert!(message.contains("`other`") && message.contains("`sinf`"), "{message}");
 }
 
 #[test]
@@ -157,14 +145,8 @@ fn writable_data_is_refused() {
     }
     let (code, message) = error(tls, &[PIC, &["-ftls-model=local-exec", "-fPIE"]].concat());
     assert!(code == "E0404" || code == "E0403", "{message}");
-    let (code, message) = error(
-        "int common_one; KERNEL(k) { common_one = 1; }",
-        &["-O2", "-fPIC", "-fcommon"],
-    );
-    assert!(
-        code == "E0404" && message.contains("common_one") || code == "E0403",
-        "{message}"
-    );
+    let (code, message) = error("int common_one; KERNEL(k) { common_one = 1; }", &["-O2", "-fPIC", "-fcommon"]);
+    assert!(code == "E0404" && message.contains("common_one") || code == "E0403", "{message}");
 }
 
 #[test]
@@ -174,19 +156,13 @@ fn position_dependence_is_refused() {
     let (code, message) = error(got, PIC);
     // GNU as also adds the table as an undefined symbol, LLVM does not.
     let table = code == "E0403" && message.contains("_GLOBAL_OFFSET_TABLE_");
-    assert!(
-        table || code == "E0405" && message.contains("shown"),
-        "{message}"
-    );
+    assert!(table || code == "E0405" && message.contains("shown"), "{message}");
     let absolute = "
         static const float a[2] = {1, 2}, b[2] = {3, 4};
         static const float *const list[2] = {a, b};
         KERNEL(k) { *(const float **)bufs[0] = list[x & 1]; }";
     let (code, message) = error(absolute, &["-O2", "-fno-pic", "-mcmodel=large"]);
-    assert!(
-        code == "E0405" && message.contains("not supported"),
-        "{message}"
-    );
+    assert!(code == "E0405" && message.contains("not supported"), "{message}");
     let (code, _) = error(absolute, PIC); // .data.rel.ro
     assert_eq!(code, "E0404");
 }
@@ -195,10 +171,7 @@ fn position_dependence_is_refused() {
 fn not_an_object() {
     let load = |bytes: &[u8]| Module::load(bytes, "x").err().map(|d| d.code);
     assert_eq!(load(b""), Some("E0401"));
-    assert_eq!(
-        load(b"not an object at all, but long enough to be read as a header of sixty-four bytes"),
-        Some("E0401")
-    );
+    assert_eq!(load(b"not an object at all, but long enough to be read as a header of sixty-four bytes"), Some("E0401"));
     let exe = std::fs::read("/proc/self/exe").unwrap();
     assert_eq!(load(&exe), Some("E0401"));
     let mut other = compile(KERNELS, PIC);
@@ -253,13 +226,7 @@ fn damaged_objects() {
     assert!(loaded > 0); // a flipped byte of code is another program
     // Wider damage: eight bytes at once, all ones or a large even number.
     for at in (0..object.len() - 8).step_by(4) {
-        for word in [
-            u64::MAX,
-            0,
-            1 << 62,
-            0x7fff_ffff_ffff_fff0,
-            object.len() as u64,
-        ] {
+        for word in [u64::MAX, 0, 1 << 62, 0x7fff_ffff_ffff_fff0, object.len() as u64] {
             bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
             try_load(&bytes);
             bytes[at..at + 8].copy_from_slice(&object[at..at + 8]);

@@ -19,8 +19,7 @@ unsafe extern "C" fn count(bufs: *const *mut u8, x: u32, y: u32, shared: *mut u8
     unsafe {
         let width = *(*bufs.add(1)).cast::<u32>();
         assert!(x < width && (shared as usize).is_multiple_of(64));
-        (*(*bufs).cast::<AtomicU32>().add((y * width + x) as usize))
-            .fetch_add(1, Ordering::Relaxed);
+        (*(*bufs).cast::<AtomicU32>().add((y * width + x) as usize)).fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -31,36 +30,19 @@ fn each_block_once() {
         assert_eq!(pool.threads(), threads.max(1));
         for order in ORDERS {
             pool.set_order(order);
-            for grid in [
-                [1, 1],
-                [0, 3],
-                [2, 1],
-                [1, 7],
-                [5, 3],
-                [16, 16],
-                [1000, 1],
-                [3, 0],
-            ] {
+            for grid in [[1, 1], [0, 3], [2, 1], [1, 7], [5, 3], [16, 16], [1000, 1], [3, 0]] {
                 let blocks = (grid[0] * grid[1]) as usize;
                 let mut counters = vec![0u32; blocks];
                 let mut width = [grid[0]];
                 let bufs = [pointer(&mut counters), pointer(&mut width)];
-                let launch = Launch {
-                    kernel: count,
-                    bufs: &bufs,
-                    grid,
-                    shared_bytes: 0,
-                };
+                let launch = Launch { kernel: count, bufs: &bufs, grid, shared_bytes: 0 };
                 // SAFETY: the buffers are as `count` wants them.
                 unsafe {
                     pool.run(&launch).unwrap();
                     pool.run_list(&[launch, launch, launch]).unwrap();
                     pool.run_list(&[]).unwrap();
                 }
-                assert!(
-                    counters.iter().all(|c| *c == 4),
-                    "{threads} threads, {order:?}, {grid:?}"
-                );
+                assert!(counters.iter().all(|c| *c == 4), "{threads} threads, {order:?}, {grid:?}");
             }
         }
     }
@@ -97,23 +79,12 @@ fn chain(threads: usize, rounds: u64) {
     let bufs: Vec<[*mut u8; 4]> = pattern
         .iter()
         .enumerate()
-        .map(|(i, n)| {
-            if i % 2 == 0 {
-                [pa, pb, counts[*n], pe]
-            } else {
-                [pb, pa, counts[*n], pe]
-            }
-        })
+        .map(|(i, n)| if i % 2 == 0 { [pa, pb, counts[*n], pe] } else { [pb, pa, counts[*n], pe] })
         .collect();
     let list: Vec<Launch> = pattern
         .iter()
         .zip(&bufs)
-        .map(|(n, bufs)| Launch {
-            kernel: step,
-            bufs,
-            grid: [widths[*n], 1],
-            shared_bytes: 64,
-        })
+        .map(|(n, bufs)| Launch { kernel: step, bufs, grid: [widths[*n], 1], shared_bytes: 64 })
         .collect();
     for round in 0..rounds {
         pool.set_order(ORDERS[round as usize % 3]);
@@ -121,11 +92,7 @@ fn chain(threads: usize, rounds: u64) {
         unsafe { pool.run_list(&list).unwrap() };
         // SAFETY: 16 values, and no run is going on.
         let now = unsafe { std::slice::from_raw_parts(pa.cast::<u64>(), VALUES) };
-        assert_eq!(
-            now,
-            [(round + 1) * pattern.len() as u64; VALUES],
-            "{threads} threads"
-        );
+        assert_eq!(now, [(round + 1) * pattern.len() as u64; VALUES], "{threads} threads");
         if round % 512 == 511 {
             std::thread::sleep(std::time::Duration::from_millis(2)); // let the workers fall asleep
         }
@@ -164,29 +131,16 @@ fn poison_fills_shared_memory_before_every_block() {
             let mut size = [bytes];
             let bufs = [pointer(&mut out), pointer(&mut size)];
             for blocks in [1, 6] {
-                let launch = Launch {
-                    kernel: dirty,
-                    bufs: &bufs,
-                    grid: [blocks, 1],
-                    shared_bytes: bytes,
-                };
+                let launch = Launch { kernel: dirty, bufs: &bufs, grid: [blocks, 1], shared_bytes: bytes };
                 // SAFETY: the buffers are as `dirty` wants them.
                 unsafe { pool.run_list(&[launch, launch]).unwrap() };
             }
-            assert!(
-                out.iter().all(|b| *b == 0xff),
-                "{threads} threads, {bytes} bytes"
-            );
+            assert!(out.iter().all(|b| *b == 0xff), "{threads} threads, {bytes} bytes");
         }
         pool.set_poison(false);
         let (mut out, mut size) = ([0u8; 64], [32u32]);
         let bufs = [pointer(&mut out), pointer(&mut size)];
-        let launch = Launch {
-            kernel: dirty,
-            bufs: &bufs,
-            grid: [2, 1],
-            shared_bytes: 32,
-        };
+        let launch = Launch { kernel: dirty, bufs: &bufs, grid: [2, 1], shared_bytes: 32 };
         // SAFETY: as above.
         unsafe { pool.run_list(&[launch, launch]).unwrap() };
         assert!(out.iter().any(|b| *b != 0xff));
@@ -212,9 +166,7 @@ fn kernels_run_in_the_default_float_mode() {
         KERNEL(set_mode) { _mm_setcsr(*(uint32_t *)bufs[0]); }
         KERNEL(get_mode) { *(uint32_t *)bufs[0] = _mm_getcsr() & ~0x3fu; }
         KERNEL(halve) { float *v = (float *)bufs[0]; v[x] = v[x] * 0.5f; }";
-    let module =
-        runtime::cpu::loader::Module::load(&common::compile(source, common::PIC), "mode.o")
-            .unwrap();
+    let module = runtime::cpu::loader::Module::load(&common::compile(source, common::PIC), "mode.o").unwrap();
     let [set, get, halve] = ["set_mode", "get_mode", "halve"].map(|n| module.function(n).unwrap());
     for threads in [1, 2] {
         let mut modes = [0x9fc0u32, 0]; // flush to zero, denormals are zero
@@ -225,12 +177,7 @@ fn kernels_run_in_the_default_float_mode() {
         unsafe {
             set(mode.as_ptr(), 0, 0, std::ptr::null_mut());
             let mut pool = Pool::new(threads).unwrap(); // the worker inherits the mode
-            let launch = Launch {
-                kernel: halve,
-                bufs: &bufs,
-                grid: [8, 1],
-                shared_bytes: 0,
-            };
+            let launch = Launch { kernel: halve, bufs: &bufs, grid: [8, 1], shared_bytes: 0 };
             let ran = pool.run_list(&[launch, launch]);
             get(seen.as_ptr(), 0, 0, std::ptr::null_mut());
             *mode[0].cast::<u32>() = 0x1f80;
@@ -238,10 +185,6 @@ fn kernels_run_in_the_default_float_mode() {
             ran.unwrap();
             assert_eq!(*seen[0].cast::<u32>(), 0x9fc0);
         }
-        assert_eq!(
-            values.map(f32::to_bits),
-            [f32::MIN_POSITIVE.to_bits() / 4; 8],
-            "{threads} threads"
-        );
+        assert_eq!(values.map(f32::to_bits), [f32::MIN_POSITIVE.to_bits() / 4; 8], "{threads} threads");
     }
 }

@@ -96,6 +96,8 @@ pub struct TargetEntry {
     pub name: String,
     /// Where its files are.
     pub folder: String,
+    /// How work is spread: changes speed, never a bit.
+    pub schedule: String,
     /// What it takes.
     pub stats: PlanStats,
 }

@@ -77,11 +77,9 @@ impl Artifact {
                 Err(Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`", t.name())).hint(hint))
             }
             (Some(t), _) => self.load(t),
-            (None, Some(t)) => {
-                Err(Diagnostic::new("E0754", format!("there is no program for `{}` in this artifact", t.name()))
-                    .at(self.dir.display())
-                    .hint(hint))
-            }
+            (None, Some(t)) => Err(Diagnostic::new("E0754", format!("there is no program for `{}` in this artifact", t.name()))
+                .at(self.dir.display())
+                .hint(hint)),
             (None, None) => Err(Diagnostic::new("E0754", "no program in this artifact runs on this machine")
                 .at(self.dir.display())
                 .hint(hint)),
@@ -166,7 +164,11 @@ fn manifest(dir: &Path) -> Result<Manifest> {
             let message = format!("the artifact has format {f}, this isobit reads format {FORMAT}");
             return Err(Diagnostic::new("E0763", message).at(path.display()).hint(again));
         }
-        None => return Err(Diagnostic::new("E0762", "this is not the manifest of an artifact: it has no `format`").at(path.display())),
+        None => {
+            return Err(
+                Diagnostic::new("E0762", "this is not the manifest of an artifact: it has no `format`").at(path.display())
+            );
+        }
     }
     let m = Manifest::parse(&text).map_err(|e| changed(&path, &e))?;
     if m.isobit != VERSION {

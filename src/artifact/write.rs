@@ -61,6 +61,7 @@ pub fn write(
     let stats = |p: &Program| TargetEntry {
         name: p.target.name().into(),
         folder: p.target.folder(),
+        schedule: p.target.class().schedule().to_string(),
         stats: PlanStats::new(&p.plan, ck),
     };
     let manifest = Manifest {
@@ -99,7 +100,7 @@ fn parts(compiled: &Compiled) -> BTreeMap<String, Vec<u8>> {
     out
 }
 
-/// Refuses to replace what is no artifact.
+/// Refuses to replace what is no artifact, and to write where there is no folder.
 pub fn check_place(target: &Path) -> Result<()> {
     let exists = std::fs::symlink_metadata(target).is_ok();
     if exists && !(target.is_dir() && is_artifact(target)) {
@@ -107,5 +108,6 @@ pub fn check_place(target: &Path) -> Result<()> {
             .at(target.display())
             .hint("choose another name, or remove it first"));
     }
-    Ok(())
+    // Told now rather than after the work.
+    Pending::file(target).map(|_| ())
 }

@@ -42,8 +42,11 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
     };
     let result = match &args.output {
         Some(_) => pipeline::compile(&ck, &o, &mut watch),
-        None => pipeline::plan(&ck, &o, &classes, &mut watch)
-            .map(|planned| Compiled { options: o.clone(), planned, programs: vec![] }),
+        None => pipeline::plan(&ck, &o, &classes, &mut watch).map(|planned| Compiled {
+            options: o.clone(),
+            planned,
+            programs: vec![],
+        }),
     };
     let Watch { dumps, printed, times, reproducer, .. } = watch;
     let compiled = match result {

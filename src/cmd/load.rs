@@ -122,12 +122,11 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
             .hint("leave the option out, or compile the model anew with it"))
     };
     let on = |b: bool| if b { "on" } else { "off" };
-    if let Some(mode) = args.embed.as_ref().filter(|e| **e != m.numerics.embed) {
-        let _ = mode;
+    let list = |names: &[String]| if names.is_empty() { "nothing".into() } else { names.join(", ") };
+    if args.embed.as_ref().is_some_and(|e| *e != m.numerics.embed) {
         return differs("--embed".into(), &m.numerics.embed);
     }
-    if let Some(level) = args.determinism.as_ref().filter(|l| **l != m.options.determinism) {
-        let _ = level;
+    if args.determinism.as_ref().is_some_and(|l| *l != m.options.determinism) {
         return differs("--determinism".into(), &m.options.determinism);
     }
     let fusing = args.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
@@ -139,13 +138,13 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
         }
     }
     if args.pass_limit.is_some() && args.pass_limit != m.options.pass_limit {
-        return differs("another".into(), "--pass-limit");
+        return differs("another --pass-limit".into(), &m.options.pass_limit.map_or("(none)".into(), |n| format!("({n})")));
     }
     if args.disable_rule.iter().any(|r| !m.options.rules_off.contains(r)) {
-        return differs("other".into(), "rules than --disable-rule leaves");
+        return differs("other rules: --disable-rule".into(), &list(&m.options.rules_off));
     }
     if args.keep.iter().any(|k| !m.options.keep.contains(k)) {
-        return differs("other".into(), "--keep values");
+        return differs("other values kept: --keep".into(), &list(&m.options.keep));
     }
     Ok(())
 }

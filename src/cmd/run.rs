@@ -1,10 +1,11 @@
 //! `isobit run`: a prompt, or a conversation line by line. Text streams to standard output, a short report follows on
 //! standard error.
 
-use super::load::{self, Loaded};
 use super::Stop;
+use super::load::{self, Loaded};
 use crate::args::RunArgs;
 use crate::engine::{Engine, EngineOptions, Generation, Request};
+use crate::files::Pending;
 use crate::logits::LogitsFile;
 use crate::printer::Printer;
 use crate::reply::{ReplyStream, Show, text_of};
@@ -33,6 +34,9 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let (source, prompt) = model_and_prompt(args)?;
     let input = input(args, prompt)?;
     let options = load::check(args)?;
+    if let Some(file) = &args.logits {
+        Pending::file(file)?; // told now rather than after the work
+    }
     let Loaded { checkpoint, program, origin, time: compile } = load::load(&source, args, options, p)?;
     let start = Instant::now();
     let text = Text::load(&checkpoint)?;

@@ -364,7 +364,10 @@ impl<'c> Emitter<'c, '_> {
             }
             (Machine::Gpu { .. }, Op::Warp) => {
                 let t = gpu("llvm.nvvm.read.ptx.sreg.tid.x")?;
-                self.int_raw_c(IntOp::Lshr, t, 5).map(Val::One)
+                let w = Val::One(self.int_raw_c(IntOp::Lshr, t, 5)?);
+                // Through a shuffle, as only then the assembler knows that it is the same in the whole warp: where it is not
+                // sure it writes every shuffle under a branch on it twice.
+                self.gpu_shuffle("idx", &w, self.ci(0)).map(Val::One)
             }
             (Machine::Gpu { .. }, Op::BlockX) => gpu("llvm.nvvm.read.ptx.sreg.ctaid.x").map(Val::One),
             (Machine::Gpu { .. }, _) => gpu("llvm.nvvm.read.ptx.sreg.ctaid.y").map(Val::One),

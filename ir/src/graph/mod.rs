@@ -170,7 +170,8 @@ impl Graph {
     /// Replaces a node's operands.
     pub fn set_inputs(&mut self, id: NodeId, inputs: &[NodeId]) {
         let ix = NodeIndex::new(id.idx());
-        let old: Vec<_> = self.edges.edges_directed(ix, petgraph::Direction::Incoming).map(|e| petgraph::visit::EdgeRef::id(&e)).collect();
+        let old: Vec<_> =
+            self.edges.edges_directed(ix, petgraph::Direction::Incoming).map(|e| petgraph::visit::EdgeRef::id(&e)).collect();
         // Highest first: removing an edge renumbers the last one.
         let mut old = old;
         old.sort();

@@ -333,12 +333,7 @@ impl Builder {
         }
     }
     /// Both arms return values of the same types.
-    pub fn if_(
-        &mut self,
-        cond: V,
-        then: impl FnOnce(&mut Self) -> Vec<V>,
-        els: impl FnOnce(&mut Self) -> Vec<V>,
-    ) -> Vec<V> {
+    pub fn if_(&mut self, cond: V, then: impl FnOnce(&mut Self) -> Vec<V>, els: impl FnOnce(&mut Self) -> Vec<V>) -> Vec<V> {
         match self.consts[cond.idx()] {
             Some(Op::ConstB(true)) => return then(self),
             Some(Op::ConstB(false)) => return els(self),

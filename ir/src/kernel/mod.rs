@@ -407,11 +407,22 @@ impl Op {
     pub fn operands(&self) -> Vec<V> {
         match self {
             Op::ConstI(_) | Op::ConstF(_) | Op::ConstB(_) | Op::Lane | Op::Warp | Op::BlockX | Op::BlockY | Op::Barrier => vec![],
-            Op::Int(_, a, b) | Op::Float(_, a, b) | Op::ICmp(_, a, b) | Op::FCmp(_, a, b) | Op::Bool(_, a, b) | Op::ShuffleIdx(a, b) => {
+            Op::Int(_, a, b)
+            | Op::Float(_, a, b)
+            | Op::ICmp(_, a, b)
+            | Op::FCmp(_, a, b)
+            | Op::Bool(_, a, b)
+            | Op::ShuffleIdx(a, b) => {
                 vec![*a, *b]
             }
             Op::Fma(a, b, c) | Op::Select(a, b, c) | Op::Dp4a { a, b, acc: c, .. } => vec![*a, *b, *c],
-            Op::RoundEven(a) | Op::RoundBf16(a) | Op::BitsToF(a) | Op::FToBits(a) | Op::IToF(a) | Op::FToI(a) | Op::ShuffleXor(a, _) => {
+            Op::RoundEven(a)
+            | Op::RoundBf16(a)
+            | Op::BitsToF(a)
+            | Op::FToBits(a)
+            | Op::IToF(a)
+            | Op::FToI(a)
+            | Op::ShuffleXor(a, _) => {
                 vec![*a]
             }
             Op::Load { idx, pred, .. } => std::iter::once(*idx).chain(*pred).collect(),
@@ -428,7 +439,13 @@ impl Op {
     pub fn is_pure(&self) -> bool {
         !matches!(
             self,
-            Op::Load { .. } | Op::Store { .. } | Op::Barrier | Op::For { .. } | Op::If { .. } | Op::Pipeline { .. } | Op::Copy { .. }
+            Op::Load { .. }
+                | Op::Store { .. }
+                | Op::Barrier
+                | Op::For { .. }
+                | Op::If { .. }
+                | Op::Pipeline { .. }
+                | Op::Copy { .. }
         )
     }
 }

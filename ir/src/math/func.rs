@@ -36,16 +36,7 @@ pub enum Func {
 
 impl Func {
     /// All of them.
-    pub const ALL: [Func; 8] = [
-        Func::Exp,
-        Func::Tanh,
-        Func::Gelu,
-        Func::Sin,
-        Func::Cos,
-        Func::Log,
-        Func::Recip,
-        Func::Rsqrt,
-    ];
+    pub const ALL: [Func; 8] = [Func::Exp, Func::Tanh, Func::Gelu, Func::Sin, Func::Cos, Func::Log, Func::Recip, Func::Rsqrt];
 
     /// Its name.
     pub const fn name(self) -> &'static str {

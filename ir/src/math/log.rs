@@ -57,12 +57,7 @@ pub fn log<A: Arith>(a: &mut A, x: A::F) -> A::F {
     let ln2 = a.cf(LN_2);
     let y = a.fma(k, ln2, r);
 
-    let (inf, fzero, nan, low) = (
-        a.cf(f32::INFINITY),
-        a.cf(0.0),
-        a.cf(f32::NAN),
-        a.cf(f32::NEG_INFINITY),
-    );
+    let (inf, fzero, nan, low) = (a.cf(f32::INFINITY), a.cf(0.0), a.cf(f32::NAN), a.cf(f32::NEG_INFINITY));
     let finite = a.flt(x, inf);
     let y = a.sel(finite, y, x);
     let negative = a.flt(x, fzero);

@@ -21,9 +21,7 @@ pub use recip::{RECIP_ULP, recip};
 pub use rsqrt::{RSQRT_ULP, rsqrt};
 pub use scalar::Scalar;
 pub use tanh::{TANH_ULP, tanh};
-pub use trig::{
-    COS_ULP, SIN_ULP, SINCOS_LIMIT, SINCOS_POS_ABS, SINCOS_POS_LIMIT, cos, sin, sincos, sincos_pos,
-};
+pub use trig::{COS_ULP, SIN_ULP, SINCOS_LIMIT, SINCOS_POS_ABS, SINCOS_POS_LIMIT, cos, sin, sincos, sincos_pos};
 
 /// Exactly specified operations over one lane: IEEE-754 binary32 to nearest even with subnormals kept,
 /// and wrapping 32-bit integers. Implemented by [`Scalar`] (plain Rust) and by the kernel builder.

@@ -24,23 +24,9 @@ pub const SINCOS_POS_LIMIT: f32 = 1_048_576.0;
 
 const TWO_OVER_PI: f32 = f32::from_bits(0x3f22_f983);
 /// Minus π/2, as three floats.
-const MINUS_HALF_PI: [f32; 3] = [
-    f32::from_bits(0xbfc9_0fdb),
-    f32::from_bits(0x333b_bd2e),
-    f32::from_bits(0x26f7_2ced),
-];
-const SIN: [f32; 3] = [
-    f32::from_bits(0xbe2a_aa9f),
-    f32::from_bits(0x3c08_8243),
-    f32::from_bits(0xb94c_3159),
-];
-const COS: [f32; 5] = [
-    1.0,
-    -0.5,
-    f32::from_bits(0x3d2a_aaa3),
-    f32::from_bits(0xbab6_04e0),
-    f32::from_bits(0x37cc_9de7),
-];
+const MINUS_HALF_PI: [f32; 3] = [f32::from_bits(0xbfc9_0fdb), f32::from_bits(0x333b_bd2e), f32::from_bits(0x26f7_2ced)];
+const SIN: [f32; 3] = [f32::from_bits(0xbe2a_aa9f), f32::from_bits(0x3c08_8243), f32::from_bits(0xb94c_3159)];
+const COS: [f32; 5] = [1.0, -0.5, f32::from_bits(0x3d2a_aaa3), f32::from_bits(0xbab6_04e0), f32::from_bits(0x37cc_9de7)];
 
 /// `(r, q)`: `x = n·π/2 + r` and the low bits of q are those of n; `|x| < 2^22`. 4 fma, 1 add.
 fn reduce<A: Arith>(a: &mut A, x: A::F) -> (A::F, A::I) {

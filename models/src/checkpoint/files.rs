@@ -26,11 +26,7 @@ pub(super) fn matters(name: &str) -> bool {
     name.ends_with(".safetensors")
         || matches!(
             name,
-            "config.json"
-                | "generation_config.json"
-                | "chat_template.jinja"
-                | "tokenizer.json"
-                | "tokenizer_config.json"
+            "config.json" | "generation_config.json" | "chat_template.jinja" | "tokenizer.json" | "tokenizer_config.json"
         )
 }
 
@@ -46,31 +42,19 @@ pub(super) fn map_folder(dir: &Path) -> Result<BTreeMap<String, Data>> {
     if !meta.is_dir() {
         let d = Diagnostic::new("E0215", "this is a file, but a checkpoint is a folder").at(&place);
         return Err(match dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-            Some(parent) => d.hint(format!(
-                "give the folder that holds it: {}",
-                parent.display()
-            )),
+            Some(parent) => d.hint(format!("give the folder that holds it: {}", parent.display())),
             None => d.hint("give the folder that holds it: ."),
         });
     }
-    let unreadable =
-        |e: std::io::Error| Diagnostic::new("E0211", format!("cannot be read: {e}")).at(&place);
+    let unreadable = |e: std::io::Error| Diagnostic::new("E0211", format!("cannot be read: {e}")).at(&place);
     let mut out = BTreeMap::new();
     for entry in fs::read_dir(dir).map_err(&unreadable)? {
         let path = entry.map_err(&unreadable)?.path();
         // Names that are not UTF-8 are none of ours; hidden ones are editor and file manager litter.
-        let Some(name) = path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .filter(|n| !n.starts_with('.'))
-        else {
+        let Some(name) = path.file_name().and_then(|n| n.to_str()).filter(|n| !n.starts_with('.')) else {
             continue;
         };
-        let data = if matters(name) {
-            map(&path)?
-        } else {
-            Data::Memory(Cow::Borrowed(&[]))
-        };
+        let data = if matters(name) { map(&path)? } else { Data::Memory(Cow::Borrowed(&[])) };
         out.insert(name.to_string(), data);
     }
     Ok(out)
@@ -78,8 +62,7 @@ pub(super) fn map_folder(dir: &Path) -> Result<BTreeMap<String, Data>> {
 
 fn map(path: &Path) -> Result<Data> {
     let place = path.display();
-    let failed =
-        |e: std::io::Error| Diagnostic::new("E0211", format!("cannot be read: {e}")).at(&place);
+    let failed = |e: std::io::Error| Diagnostic::new("E0211", format!("cannot be read: {e}")).at(&place);
     // Asked before opening, since opening a pipe would wait.
     let meta = fs::metadata(path).map_err(&failed)?;
     if !meta.is_file() {

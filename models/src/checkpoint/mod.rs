@@ -48,11 +48,7 @@ pub struct Tensor<'a> {
 
 impl std::fmt::Debug for Tensor<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} {:?} {:?} in {}",
-            self.name, self.dtype, self.shape, self.file
-        )
+        write!(f, "{} {:?} {:?} in {}", self.name, self.dtype, self.shape, self.file)
     }
 }
 
@@ -79,9 +75,7 @@ impl Tensor<'_> {
         let b = self.bytes.get(at..at.checked_add(width)?)?;
         match self.dtype {
             Dtype::F32 => Some(f32::from_le_bytes(b.try_into().ok()?)),
-            Dtype::BF16 => Some(f32::from_bits(
-                (u16::from_le_bytes(b.try_into().ok()?) as u32) << 16,
-            )),
+            Dtype::BF16 => Some(f32::from_bits((u16::from_le_bytes(b.try_into().ok()?) as u32) << 16)),
             Dtype::F16 => Some(half::f16::from_le_bytes(b.try_into().ok()?).to_f32()),
             _ => None,
         }
@@ -89,9 +83,7 @@ impl Tensor<'_> {
 
     /// All elements widened exactly.
     pub fn floats(&self) -> Result<Vec<f32>> {
-        (0..self.len())
-            .map(|i| self.float(i).ok_or_else(|| module::not_float(self)))
-            .collect()
+        (0..self.len()).map(|i| self.float(i).ok_or_else(|| module::not_float(self))).collect()
     }
 }
 
@@ -108,9 +100,7 @@ impl Checkpoint {
         let mut map = BTreeMap::new();
         for (name, data) in files {
             if map.insert(name.clone(), Data::Memory(data)).is_some() {
-                return Err(
-                    Diagnostic::new("E0212", format!("the file {name} is given twice")).at(place),
-                );
+                return Err(Diagnostic::new("E0212", format!("the file {name} is given twice")).at(place));
             }
         }
         Self::build(map, place.into())
@@ -124,9 +114,7 @@ impl Checkpoint {
             } else {
                 "a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"
             };
-            return Err(Diagnostic::new("E0213", "there is no config.json here")
-                .at(&place)
-                .hint(hint));
+            return Err(Diagnostic::new("E0213", "there is no config.json here").at(&place).hint(hint));
         };
         let config_place = format!("{place}/config.json");
         let config = Config::from_bytes(config.bytes(), &config_place)?;
@@ -144,10 +132,7 @@ impl Checkpoint {
                 if let Some(old) = entries.get(&tensor) {
                     return Err(Diagnostic::new(
                         "E0221",
-                        format!(
-                            "the tensor {tensor} is in two files, {} and {name}",
-                            old.file
-                        ),
+                        format!("the tensor {tensor} is in two files, {} and {name}", old.file),
                     )
                     .at(&place)
                     .hint("the folder seems to mix two checkpoints: keep the shards of one"));
@@ -156,14 +141,7 @@ impl Checkpoint {
             }
         }
         let prefix = prefix(&entries, &place)?;
-        Ok(Checkpoint {
-            place,
-            files,
-            entries,
-            prefix,
-            config,
-            config_place,
-        })
+        Ok(Checkpoint { place, files, entries, prefix, config, config_place })
     }
 
     /// The folder, for messages.
@@ -199,9 +177,7 @@ impl Checkpoint {
 
     /// A tensor by its name in the file.
     pub fn tensor_by_full_name(&self, name: &str) -> Option<Tensor<'_>> {
-        self.entries
-            .get_key_value(name)
-            .map(|(name, e)| self.view(name, e))
+        self.entries.get_key_value(name).map(|(name, e)| self.view(name, e))
     }
 
     /// All tensors, those outside the text decoder included, in name order.
@@ -210,18 +186,8 @@ impl Checkpoint {
     }
 
     fn view<'a>(&'a self, name: &'a str, e: &'a safetensors::Entry) -> Tensor<'a> {
-        let bytes = self
-            .files
-            .get(&e.file)
-            .and_then(|d| d.bytes().get(e.start..e.end))
-            .unwrap_or_default();
-        Tensor {
-            name,
-            dtype: e.dtype,
-            shape: &e.shape,
-            bytes,
-            file: &e.file,
-        }
+        let bytes = self.files.get(&e.file).and_then(|d| d.bytes().get(e.start..e.end)).unwrap_or_default();
+        Tensor { name, dtype: e.dtype, shape: &e.shape, bytes, file: &e.file }
     }
 
     /// blake3 over name, length and content of every file that matters, in name order, as 64 hex digits.
@@ -240,36 +206,18 @@ impl Checkpoint {
 }
 
 fn prefix(entries: &BTreeMap<String, safetensors::Entry>, place: &str) -> Result<&'static str> {
-    let found: Vec<&'static str> = PREFIXES
-        .into_iter()
-        .filter(|p| entries.contains_key(&format!("{p}embed_tokens.weight")))
-        .collect();
+    let found: Vec<&'static str> =
+        PREFIXES.into_iter().filter(|p| entries.contains_key(&format!("{p}embed_tokens.weight"))).collect();
     match found.as_slice() {
         [one] => Ok(one),
         [] => {
             let some: Vec<&str> = entries.keys().take(3).map(String::as_str).collect();
-            Err(Diagnostic::new(
-                "E0222",
-                format!(
-                    "no text decoder among the {} tensors: no embed_tokens.weight",
-                    entries.len()
-                ),
-            )
-            .at(place)
-            .hint(format!(
-                "looked for the prefixes {}; the names here begin with: {}",
-                PREFIXES.join(" "),
-                some.join(", ")
-            )))
+            Err(Diagnostic::new("E0222", format!("no text decoder among the {} tensors: no embed_tokens.weight", entries.len()))
+                .at(place)
+                .hint(format!("looked for the prefixes {}; the names here begin with: {}", PREFIXES.join(" "), some.join(", "))))
         }
-        many => Err(Diagnostic::new(
-            "E0223",
-            format!(
-                "there are several text decoders here, named {}",
-                many.join(" and ")
-            ),
-        )
-        .at(place)
-        .hint("the folder seems to mix two checkpoints: keep the shards of one")),
+        many => Err(Diagnostic::new("E0223", format!("there are several text decoders here, named {}", many.join(" and ")))
+            .at(place)
+            .hint("the folder seems to mix two checkpoints: keep the shards of one")),
     }
 }

@@ -16,16 +16,7 @@ pub fn code(row: &[u8], bits: u32, j: usize) -> Option<u32> {
 /// `None` if there is no such row.
 pub fn dequant_f64(module: &Module, matrix: usize, row: usize) -> Option<Vec<f64>> {
     match *module {
-        Module::Affine {
-            bits,
-            group,
-            stack,
-            rows,
-            cols,
-            weight,
-            scales,
-            biases,
-        } => {
+        Module::Affine { bits, group, stack, rows, cols, weight, scales, biases } => {
             if matrix >= stack || row >= rows {
                 return None;
             }
@@ -64,13 +55,7 @@ mod tests {
     use super::*;
 
     fn tensor<'a>(dtype: Dtype, shape: &'a [usize], bytes: &'a [u8]) -> Tensor<'a> {
-        Tensor {
-            name: "t",
-            dtype,
-            shape,
-            bytes,
-            file: "f",
-        }
+        Tensor { name: "t", dtype, shape, bytes, file: "f" }
     }
 
     fn le(words: &[u32]) -> Vec<u8> {
@@ -94,10 +79,7 @@ mod tests {
         };
         let row = dequant_f64(&m, 0, 0).unwrap();
         assert_eq!(&row[..4], [3.25, 2.75, 2.25, 1.75]);
-        assert_eq!(
-            (row[8], row[15], row[16], row[31]),
-            (-0.75, -4.25, 3.25, -4.25)
-        );
+        assert_eq!((row[8], row[15], row[16], row[31]), (-0.75, -4.25, 3.25, -4.25));
         assert_eq!((dequant_f64(&m, 0, 1), dequant_f64(&m, 1, 0)), (None, None));
     }
 
@@ -105,14 +87,8 @@ mod tests {
     fn eight_bits_by_hand_stacked() {
         // Two matrices of one row of 64, groups of 32, bf16: scales 1, 2, 4, 0.5; biases 0, -1, 10, 0.125.
         let codes: Vec<u8> = (0..128u32).map(|i| (i * 2) as u8).collect();
-        let s: Vec<u8> = [0x3f80u16, 0x4000, 0x4080, 0x3f00]
-            .iter()
-            .flat_map(|h| h.to_le_bytes())
-            .collect();
-        let b: Vec<u8> = [0u16, 0xbf80, 0x4120, 0x3e00]
-            .iter()
-            .flat_map(|h| h.to_le_bytes())
-            .collect();
+        let s: Vec<u8> = [0x3f80u16, 0x4000, 0x4080, 0x3f00].iter().flat_map(|h| h.to_le_bytes()).collect();
+        let b: Vec<u8> = [0u16, 0xbf80, 0x4120, 0x3e00].iter().flat_map(|h| h.to_le_bytes()).collect();
         let m = Module::Affine {
             bits: 8,
             group: 32,
@@ -123,35 +99,18 @@ mod tests {
             scales: tensor(Dtype::BF16, &[2, 1, 2], &s),
             biases: tensor(Dtype::BF16, &[2, 1, 2], &b),
         };
-        let (first, second) = (
-            dequant_f64(&m, 0, 0).unwrap(),
-            dequant_f64(&m, 1, 0).unwrap(),
-        );
+        let (first, second) = (dequant_f64(&m, 0, 0).unwrap(), dequant_f64(&m, 1, 0).unwrap());
+        assert_eq!((first[0], first[31], first[32], first[63]), (0.0, 62.0, 2.0 * 64.0 - 1.0, 2.0 * 126.0 - 1.0));
+        assert_eq!((second[0], second[63]), (4.0 * 128.0 + 10.0, 0.5 * 254.0 + 0.125));
         assert_eq!(
-            (first[0], first[31], first[32], first[63]),
-            (0.0, 62.0, 2.0 * 64.0 - 1.0, 2.0 * 126.0 - 1.0)
-        );
-        assert_eq!(
-            (second[0], second[63]),
-            (4.0 * 128.0 + 10.0, 0.5 * 254.0 + 0.125)
-        );
-        assert_eq!(
-            (
-                code(&codes, 8, 127),
-                code(&codes, 8, 128),
-                code(&codes, 4, 2),
-                code(&codes, 3, 0)
-            ),
+            (code(&codes, 8, 127), code(&codes, 8, 128), code(&codes, 4, 2), code(&codes, 3, 0)),
             (Some(254), None, Some(2), None)
         );
     }
 
     #[test]
     fn plain_rows_widen_exactly() {
-        let bytes: Vec<u8> = [0x3c00u16, 0xc000, 0x0001, 0x7bff]
-            .iter()
-            .flat_map(|h| h.to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = [0x3c00u16, 0xc000, 0x0001, 0x7bff].iter().flat_map(|h| h.to_le_bytes()).collect();
         let m = Module::Plain(tensor(Dtype::F16, &[2, 2], &bytes));
         assert_eq!(dequant_f64(&m, 0, 0), Some(vec![1.0, -2.0]));
         assert_eq!(dequant_f64(&m, 0, 1), Some(vec![2f64.powi(-24), 65504.0]));

@@ -148,15 +148,8 @@ impl Config {
         f.need("attention_k_eq_v")?;
         let k_eq_v = f.flag("attention_k_eq_v", false)?;
         // Only models whose full layers reuse K as V have a head count of their own there.
-        let global_kv_heads = if k_eq_v {
-            f.count("num_global_key_value_heads", MANY)?
-        } else {
-            kv_heads
-        };
-        for (name, kv) in [
-            ("num_key_value_heads", kv_heads),
-            ("num_global_key_value_heads", global_kv_heads),
-        ] {
+        let global_kv_heads = if k_eq_v { f.count("num_global_key_value_heads", MANY)? } else { kv_heads };
+        for (name, kv) in [("num_key_value_heads", kv_heads), ("num_global_key_value_heads", global_kv_heads)] {
             if heads % kv != 0 {
                 return Err(contradiction(
                     place,
@@ -172,29 +165,19 @@ impl Config {
 
         let mut eos = Vec::new();
         for map in [Some(f.top), f.text].into_iter().flatten() {
-            eos.extend(token_ids(
-                place,
-                "eos_token_id",
-                map.get("eos_token_id"),
-                vocab_size,
-            )?);
+            eos.extend(token_ids(place, "eos_token_id", map.get("eos_token_id"), vocab_size)?);
         }
         eos.sort_unstable();
         eos.dedup();
         if eos.is_empty() {
-            return Err(
-                missing(place, "eos_token_id").hint("without it a generation would never stop")
-            );
+            return Err(missing(place, "eos_token_id").hint("without it a generation would never stop"));
         }
 
         let num_kv_shared_layers = f.count_or_zero("num_kv_shared_layers", MANY)?;
         if num_kv_shared_layers >= layers.len() {
             return Err(contradiction(
                 place,
-                format!(
-                    "`num_kv_shared_layers` = {num_kv_shared_layers} leaves none of {} layers",
-                    layers.len()
-                ),
+                format!("`num_kv_shared_layers` = {num_kv_shared_layers} leaves none of {} layers", layers.len()),
             ));
         }
         let kept = &layers[..layers.len() - num_kv_shared_layers];
@@ -220,19 +203,13 @@ impl Config {
             sliding_window: f.count("sliding_window", LONG)?,
             k_eq_v,
             rms_norm_eps: positive(place, "rms_norm_eps", f.need("rms_norm_eps")?, 1.0)?,
-            softcap: f
-                .get("final_logit_softcapping")?
-                .map(|v| positive(place, "final_logit_softcapping", v, 1e6))
-                .transpose()?,
+            softcap: f.get("final_logit_softcapping")?.map(|v| positive(place, "final_logit_softcapping", v, 1e6)).transpose()?,
             experts: experts(&f)?,
             rope_sliding: rope(&f, "sliding_attention", "default")?,
             rope_full: rope(&f, "full_attention", "proportional")?,
             per_layer: match f.count_or_zero("hidden_size_per_layer_input", WIDTH)? {
                 0 => None,
-                width => Some(PerLayerEmbedding {
-                    width,
-                    vocab_size: f.count("vocab_size_per_layer_input", WIDTH)?,
-                }),
+                width => Some(PerLayerEmbedding { width, vocab_size: f.count("vocab_size_per_layer_input", WIDTH)? }),
             },
             num_kv_shared_layers,
             double_wide: f.flag("use_double_wide_mlp", false)?,
@@ -240,9 +217,7 @@ impl Config {
             dtype: dtype(&f)?,
             max_position_embeddings: f.count("max_position_embeddings", LONG)?,
             eos,
-            bos: f
-                .id("bos_token_id", vocab_size)?
-                .ok_or_else(|| missing(place, "bos_token_id"))?,
+            bos: f.id("bos_token_id", vocab_size)?.ok_or_else(|| missing(place, "bos_token_id"))?,
             pad: f.id("pad_token_id", vocab_size)?,
             quantization: QuantConfig::parse(top, place)?,
             layers,
@@ -251,9 +226,7 @@ impl Config {
 
     /// Refuses what can be read but not yet built.
     pub fn supported(&self) -> Result<()> {
-        let refuse = |what: &str| {
-            Err(Diagnostic::new("E0209", format!("{what} not supported yet")).at(&self.place))
-        };
+        let refuse = |what: &str| Err(Diagnostic::new("E0209", format!("{what} not supported yet")).at(&self.place));
         if self.per_layer.is_some() {
             return refuse("per-layer embeddings (E2B, E4B) are");
         }
@@ -261,9 +234,7 @@ impl Config {
             return refuse("layers that share keys and values (E2B, E4B) are");
         }
         if !self.tied {
-            return refuse(
-                "an output projection apart from the embedding (`tie_word_embeddings` false) is",
-            );
+            return refuse("an output projection apart from the embedding (`tie_word_embeddings` false) is");
         }
         Ok(())
     }

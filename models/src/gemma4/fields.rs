@@ -13,11 +13,7 @@ pub(super) struct Fields<'a> {
 
 /// A field's value has the wrong type or range.
 pub(super) fn unexpected(place: &str, field: &str, found: &Value, expected: &str) -> Diagnostic {
-    Diagnostic::new(
-        "E0206",
-        format!("`{field}` is {}, expected {expected}", show(found)),
-    )
-    .at(place)
+    Diagnostic::new("E0206", format!("`{field}` is {}, expected {expected}", show(found))).at(place)
 }
 
 /// Two statements of the configuration exclude each other.
@@ -41,18 +37,11 @@ impl<'a> Fields<'a> {
     /// The value of a field; null counts as absent. Given in both places, it must be the same.
     pub(super) fn get(&self, field: &str) -> Result<Option<&'a Value>> {
         let top = self.top.get(field).filter(|v| !v.is_null());
-        let text = self
-            .text
-            .and_then(|t| t.get(field))
-            .filter(|v| !v.is_null());
+        let text = self.text.and_then(|t| t.get(field)).filter(|v| !v.is_null());
         match (text, top) {
             (Some(a), Some(b)) if a != b => Err(contradiction(
                 self.place,
-                format!(
-                    "`{field}` is {} in text_config but {} at the top level",
-                    show(a),
-                    show(b)
-                ),
+                format!("`{field}` is {} in text_config but {} at the top level", show(a), show(b)),
             )
             .hint("the two must agree, or one of them must go")),
             (a, b) => Ok(a.or(b)),
@@ -70,8 +59,7 @@ impl<'a> Fields<'a> {
 
     /// An integer from 0 to `max`; absent is 0.
     pub(super) fn count_or_zero(&self, field: &str, max: usize) -> Result<usize> {
-        self.get(field)?
-            .map_or(Ok(0), |v| count(self.place, field, v, 0, max))
+        self.get(field)?.map_or(Ok(0), |v| count(self.place, field, v, 0, max))
     }
 
     pub(super) fn flag(&self, field: &str, absent: bool) -> Result<bool> {
@@ -92,32 +80,17 @@ impl<'a> Fields<'a> {
 
     /// A token id below `vocab`, if the field is given.
     pub(super) fn id(&self, field: &str, vocab: usize) -> Result<Option<u32>> {
-        self.get(field)?
-            .map(|v| token_id(self.place, field, v, vocab))
-            .transpose()
+        self.get(field)?.map(|v| token_id(self.place, field, v, vocab)).transpose()
     }
 }
 
 /// An integer within bounds.
-pub(super) fn count(
-    place: &str,
-    field: &str,
-    value: &Value,
-    min: usize,
-    max: usize,
-) -> Result<usize> {
+pub(super) fn count(place: &str, field: &str, value: &Value, min: usize, max: usize) -> Result<usize> {
     value
         .as_u64()
         .and_then(|n| usize::try_from(n).ok())
         .filter(|n| (min..=max).contains(n))
-        .ok_or_else(|| {
-            unexpected(
-                place,
-                field,
-                value,
-                &format!("an integer from {min} to {max}"),
-            )
-        })
+        .ok_or_else(|| unexpected(place, field, value, &format!("an integer from {min} to {max}")))
 }
 
 /// A finite number above 0 and at most `max`.
@@ -125,40 +98,19 @@ pub(super) fn positive(place: &str, field: &str, value: &Value, max: f64) -> Res
     value
         .as_f64()
         .filter(|x| x.is_finite() && *x > 0.0 && *x <= max)
-        .ok_or_else(|| {
-            unexpected(
-                place,
-                field,
-                value,
-                &format!("a number above 0 and at most {max}"),
-            )
-        })
+        .ok_or_else(|| unexpected(place, field, value, &format!("a number above 0 and at most {max}")))
 }
 
 /// A token id below `vocab`.
 pub(crate) fn token_id(place: &str, field: &str, value: &Value, vocab: usize) -> Result<u32> {
-    Ok(count(
-        place,
-        field,
-        value,
-        0,
-        vocab.saturating_sub(1).min(u32::MAX as usize),
-    )? as u32)
+    Ok(count(place, field, value, 0, vocab.saturating_sub(1).min(u32::MAX as usize))? as u32)
 }
 
 /// One id or a list of ids, each below `vocab`; null is the empty list.
-pub(crate) fn token_ids(
-    place: &str,
-    field: &str,
-    value: Option<&Value>,
-    vocab: usize,
-) -> Result<Vec<u32>> {
+pub(crate) fn token_ids(place: &str, field: &str, value: Option<&Value>, vocab: usize) -> Result<Vec<u32>> {
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(list)) => list
-            .iter()
-            .map(|v| token_id(place, field, v, vocab))
-            .collect(),
+        Some(Value::Array(list)) => list.iter().map(|v| token_id(place, field, v, vocab)).collect(),
         Some(v) => Ok(vec![token_id(place, field, v, vocab)?]),
     }
 }

@@ -24,22 +24,11 @@ struct Build<'a> {
 pub fn graph(ck: &Checkpoint, embed: EmbedMode) -> Result<Graph> {
     let c = ck.config();
     c.supported()?;
-    let mut b = Build {
-        g: Graph::new("gemma4"),
-        c,
-        ck,
-    };
+    let mut b = Build { g: Graph::new("gemma4"), c, ck };
     let ids = b.node("tokens", Op::Tokens, &[])?;
     let table = b.matrix("embed_tokens", &[c.vocab_size], c.hidden_size)?;
     let factor = embed_factor(c.hidden_size, embed, c.dtype);
-    let mut h = b.node(
-        "embed",
-        Op::Embed {
-            mode: embed,
-            factor,
-        },
-        &[table, ids],
-    )?;
+    let mut h = b.node("embed", Op::Embed { mode: embed, factor }, &[table, ids])?;
     for i in 0..c.layers.len() {
         h = b.layer(i, h)?;
     }
@@ -72,11 +61,7 @@ fn embed_factor(hidden: usize, mode: EmbedMode, stored: super::StoredFloat) -> f
 
 impl Build<'_> {
     fn node(&mut self, name: &str, op: Op, inputs: &[NodeId]) -> Result<NodeId> {
-        let declared = Type {
-            elem: Elem::F32,
-            rows: Rows::Tokens,
-            shape: vec![],
-        };
+        let declared = Type { elem: Elem::F32, rows: Rows::Tokens, shape: vec![] };
         let types: Vec<&Type> = inputs.iter().map(|&i| &self.g.node(i).ty).collect();
         let ty = infer(&op, &types, &declared).map_err(|d| d.at(name))?;
         Ok(self.g.add(name, op, inputs, ty))
@@ -92,96 +77,42 @@ impl Build<'_> {
     /// A linear module's weight, `[lead.., cols]`.
     fn matrix(&mut self, path: &str, lead: &[usize], cols: usize) -> Result<NodeId> {
         let elem = match self.ck.module(path, lead, cols)? {
-            Module::Affine {
-                bits,
-                group,
-                scales,
-                ..
-            } => {
+            Module::Affine { bits, group, scales, .. } => {
                 if !(bits == 4 || bits == 8) {
-                    return Err(Diagnostic::new(
-                        "E0240",
-                        format!("{bits}-bit weights are not supported yet"),
-                    )
-                    .at(path));
+                    return Err(Diagnostic::new("E0240", format!("{bits}-bit weights are not supported yet")).at(path));
                 }
                 if scales.dtype != Dtype::BF16 {
-                    return Err(Diagnostic::new(
-                        "E0240",
-                        format!("scales of type {:?} are not supported yet", scales.dtype),
-                    )
-                    .at(scales.place()));
+                    return Err(Diagnostic::new("E0240", format!("scales of type {:?} are not supported yet", scales.dtype))
+                        .at(scales.place()));
                 }
                 Elem::Affine { bits, group }
             }
-            Module::Plain(t) => elem_of(t.dtype).ok_or_else(|| {
-                Diagnostic::new("E0240", format!("{:?} weights are not supported", t.dtype))
-                    .at(t.place())
-            })?,
+            Module::Plain(t) => elem_of(t.dtype)
+                .ok_or_else(|| Diagnostic::new("E0240", format!("{:?} weights are not supported", t.dtype)).at(t.place()))?,
         };
         let shape = lead.iter().chain([&cols]).map(|&d| d as u32).collect();
-        Ok(self.weight(
-            path,
-            Type {
-                elem,
-                rows: Rows::Once,
-                shape,
-            },
-        ))
+        Ok(self.weight(path, Type { elem, rows: Rows::Once, shape }))
     }
 
     /// A vector of floats, named as in the checkpoint without `.weight`.
     fn vector(&mut self, name: &str, len: usize) -> Result<NodeId> {
         let full = format!("{name}.weight");
-        let full = if self.ck.tensor(&full).is_some() {
-            full
-        } else {
-            name.to_string()
-        };
+        let full = if self.ck.tensor(&full).is_some() { full } else { name.to_string() };
         let t = self.ck.floats(&full, &[len])?;
         let elem = elem_of(t.dtype).unwrap_or(Elem::F32);
-        Ok(self.weight(
-            name,
-            Type {
-                elem,
-                rows: Rows::Once,
-                shape: vec![len as u32],
-            },
-        ))
+        Ok(self.weight(name, Type { elem, rows: Rows::Once, shape: vec![len as u32] }))
     }
 
-    fn norm(
-        &mut self,
-        name: &str,
-        x: NodeId,
-        weight: Option<&str>,
-        dim: usize,
-        len: usize,
-    ) -> Result<NodeId> {
+    fn norm(&mut self, name: &str, x: NodeId, weight: Option<&str>, dim: usize, len: usize) -> Result<NodeId> {
         let mut inputs = vec![x];
         if let Some(w) = weight {
             inputs.push(self.vector(w, len)?);
         }
         let eps = self.c.rms_norm_eps as f32;
-        self.node(
-            name,
-            Op::RmsNorm {
-                dim: dim as u32,
-                eps,
-                order: None,
-            },
-            &inputs,
-        )
+        self.node(name, Op::RmsNorm { dim: dim as u32, eps, order: None }, &inputs)
     }
 
-    fn linear(
-        &mut self,
-        name: &str,
-        x: NodeId,
-        path: &str,
-        rows: usize,
-        cols: usize,
-    ) -> Result<NodeId> {
+    fn linear(&mut self, name: &str, x: NodeId, path: &str, rows: usize, cols: usize) -> Result<NodeId> {
         let w = self.matrix(path, &[rows], cols)?;
         self.node(name, Op::Linear, &[x, w])
     }
@@ -189,30 +120,12 @@ impl Build<'_> {
     fn layer(&mut self, i: usize, h: NodeId) -> Result<NodeId> {
         let (c, hidden) = (self.c, self.c.hidden_size);
         let n = |s: &str| format!("layers.{i}.{s}");
-        let x = self.norm(
-            &n("attn.norm"),
-            h,
-            Some(&n("input_layernorm")),
-            hidden,
-            hidden,
-        )?;
+        let x = self.norm(&n("attn.norm"), h, Some(&n("input_layernorm")), hidden, hidden)?;
         let a = self.attention(i, x)?;
-        let a = self.norm(
-            &n("attn.post_norm"),
-            a,
-            Some(&n("post_attention_layernorm")),
-            hidden,
-            hidden,
-        )?;
+        let a = self.norm(&n("attn.post_norm"), a, Some(&n("post_attention_layernorm")), hidden, hidden)?;
         let h = self.node(&n("attn.resid"), Op::Add, &[h, a])?;
 
-        let x = self.norm(
-            &n("mlp.norm"),
-            h,
-            Some(&n("pre_feedforward_layernorm")),
-            hidden,
-            hidden,
-        )?;
+        let x = self.norm(&n("mlp.norm"), h, Some(&n("pre_feedforward_layernorm")), hidden, hidden)?;
         let width = c.intermediate_size;
         let gate = self.linear(&n("mlp.gate"), x, &n("mlp.gate_proj"), width, hidden)?;
         let up = self.linear(&n("mlp.up"), x, &n("mlp.up_proj"), width, hidden)?;
@@ -220,29 +133,11 @@ impl Build<'_> {
         let mut m = self.linear(&n("mlp.down"), act, &n("mlp.down_proj"), hidden, width)?;
         if c.experts.is_some() {
             let e = self.experts(i, h)?;
-            let m1 = self.norm(
-                &n("mlp.post_norm"),
-                m,
-                Some(&n("post_feedforward_layernorm_1")),
-                hidden,
-                hidden,
-            )?;
-            let e1 = self.norm(
-                &n("moe.post_norm"),
-                e,
-                Some(&n("post_feedforward_layernorm_2")),
-                hidden,
-                hidden,
-            )?;
+            let m1 = self.norm(&n("mlp.post_norm"), m, Some(&n("post_feedforward_layernorm_1")), hidden, hidden)?;
+            let e1 = self.norm(&n("moe.post_norm"), e, Some(&n("post_feedforward_layernorm_2")), hidden, hidden)?;
             m = self.node(&n("ffn.sum"), Op::Add, &[m1, e1])?;
         }
-        let m = self.norm(
-            &n("ffn.post_norm"),
-            m,
-            Some(&n("post_feedforward_layernorm")),
-            hidden,
-            hidden,
-        )?;
+        let m = self.norm(&n("ffn.post_norm"), m, Some(&n("post_feedforward_layernorm")), hidden, hidden)?;
         let h = self.node(&n("ffn.resid"), Op::Add, &[h, m])?;
         let s = self.vector(&n("layer_scalar"), 1)?;
         self.node(&n("resid"), Op::Mul, &[h, s])
@@ -254,71 +149,26 @@ impl Build<'_> {
         let (d, nq, nk) = (c.head_dim_of(kind), c.heads, c.kv_heads_of(kind));
         let r = c.rope_of(kind);
         let rotated = (r.partial_rotary_factor * d as f64 / 2.0) as u32;
-        let rope = RopeParams {
-            dim: d as u32,
-            rotated,
-            theta: r.theta,
-            factor: r.factor,
-        };
-        let window = if kind == LayerKind::Sliding {
-            c.sliding_window as u32
-        } else {
-            0
-        };
+        let rope = RopeParams { dim: d as u32, rotated, theta: r.theta, factor: r.factor };
+        let window = if kind == LayerKind::Sliding { c.sliding_window as u32 } else { 0 };
 
-        let q = self.linear(
-            &n("attn.q_proj"),
-            x,
-            &n("self_attn.q_proj"),
-            nq * d,
-            c.hidden_size,
-        )?;
+        let q = self.linear(&n("attn.q_proj"), x, &n("self_attn.q_proj"), nq * d, c.hidden_size)?;
         let q = self.norm(&n("attn.q_norm"), q, Some(&n("self_attn.q_norm")), d, d)?;
         let q = self.node(&n("attn.q"), Op::Rope(rope), &[q])?;
-        let raw = self.linear(
-            &n("attn.k_proj"),
-            x,
-            &n("self_attn.k_proj"),
-            nk * d,
-            c.hidden_size,
-        )?;
+        let raw = self.linear(&n("attn.k_proj"), x, &n("self_attn.k_proj"), nk * d, c.hidden_size)?;
         let k = self.norm(&n("attn.k_norm"), raw, Some(&n("self_attn.k_norm")), d, d)?;
         let k = self.node(&n("attn.k"), Op::Rope(rope), &[k])?;
         let v = if kind == LayerKind::Full && c.k_eq_v {
             raw
         } else {
-            self.linear(
-                &n("attn.v_proj"),
-                x,
-                &n("self_attn.v_proj"),
-                nk * d,
-                c.hidden_size,
-            )?
+            self.linear(&n("attn.v_proj"), x, &n("self_attn.v_proj"), nk * d, c.hidden_size)?
         };
         let v = self.norm(&n("attn.v"), v, None, d, d)?;
-        let kv = Op::Kv {
-            layer: i as u32,
-            heads: nk as u32,
-            dim: d as u32,
-            window,
-        };
+        let kv = Op::Kv { layer: i as u32, heads: nk as u32, dim: d as u32, window };
         let kv = self.node(&format!("kv.{i}"), kv, &[])?;
         let kv = self.node(&n("attn.kv"), Op::KvWrite, &[kv, k, v])?;
-        let o = self.node(
-            &n("attn.out"),
-            Op::Attention {
-                heads: nq as u32,
-                order: None,
-            },
-            &[q, kv],
-        )?;
-        self.linear(
-            &n("attn.o_proj"),
-            o,
-            &n("self_attn.o_proj"),
-            c.hidden_size,
-            nq * d,
-        )
+        let o = self.node(&n("attn.out"), Op::Attention { heads: nq as u32, order: None }, &[q, kv])?;
+        self.linear(&n("attn.o_proj"), o, &n("self_attn.o_proj"), c.hidden_size, nq * d)
     }
 
     fn experts(&mut self, i: usize, h: NodeId) -> Result<NodeId> {
@@ -332,33 +182,13 @@ impl Build<'_> {
         let r = self.node(&n("moe.router_scaled"), Op::Mul, &[r, scale])?;
         let root = (1.0 / (hidden as f64).sqrt()) as f32;
         let r = self.node(&n("moe.router_in"), Op::MulConst { c: root }, &[r])?;
-        let z = self.linear(
-            &n("moe.router_logits"),
-            r,
-            &n("router.proj"),
-            e.count,
-            hidden,
-        )?;
+        let z = self.linear(&n("moe.router_logits"), r, &n("router.proj"), e.count, hidden)?;
         let per_expert = self.vector(&n("router.per_expert_scale"), e.count)?;
-        let route = self.node(
-            &n("moe.route"),
-            Op::Route { k: e.top_k as u32 },
-            &[z, per_expert],
-        )?;
+        let route = self.node(&n("moe.route"), Op::Route { k: e.top_k as u32 }, &[z, per_expert])?;
 
-        let x = self.norm(
-            &n("moe.norm"),
-            h,
-            Some(&n("pre_feedforward_layernorm_2")),
-            hidden,
-            hidden,
-        )?;
+        let x = self.norm(&n("moe.norm"), h, Some(&n("pre_feedforward_layernorm_2")), hidden, hidden)?;
         let expert = |b: &mut Self, name: &str, x, proj: &str, rows, cols| {
-            let w = b.matrix(
-                &n(&format!("experts.switch_glu.{proj}")),
-                &[e.count, rows],
-                cols,
-            )?;
+            let w = b.matrix(&n(&format!("experts.switch_glu.{proj}")), &[e.count, rows], cols)?;
             b.node(&n(name), Op::ExpertLinear, &[x, w, route])
         };
         let gate = expert(self, "moe.gate", x, "gate_proj", e.width, hidden)?;

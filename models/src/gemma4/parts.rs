@@ -11,12 +11,7 @@ pub(super) const MANY: usize = 1 << 16;
 /// Widest vector, largest vocabulary.
 pub(super) const WIDTH: usize = 1 << 24;
 /// Values of `model_type` that are Gemma 4 with a text decoder.
-pub(super) const KINDS: [&str; 4] = [
-    "gemma4",
-    "gemma4_text",
-    "gemma4_unified",
-    "gemma4_unified_text",
-];
+pub(super) const KINDS: [&str; 4] = ["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"];
 
 /// Refuses other models.
 pub(super) fn kinds(f: &Fields) -> Result<()> {
@@ -25,18 +20,13 @@ pub(super) fn kinds(f: &Fields) -> Result<()> {
             None | Some(Value::Null) => {}
             Some(Value::String(kind)) if KINDS.contains(&kind.as_str()) => {}
             Some(other) => {
-                return Err(
-                    unsupported(f.place, format!("the model is of type {}", show(other))).hint(
-                        format!("isobit builds Gemma 4 text decoders ({})", KINDS.join(", ")),
-                    ),
-                );
+                return Err(unsupported(f.place, format!("the model is of type {}", show(other)))
+                    .hint(format!("isobit builds Gemma 4 text decoders ({})", KINDS.join(", "))));
             }
         }
     }
     if f.top.get("model_type").is_none() && f.text.is_none_or(|t| t.get("model_type").is_none()) {
-        return Err(
-            missing(f.place, "model_type").hint(format!("expected one of {}", KINDS.join(", ")))
-        );
+        return Err(missing(f.place, "model_type").hint(format!("expected one of {}", KINDS.join(", "))));
     }
     Ok(())
 }
@@ -45,30 +35,17 @@ pub(super) fn kinds(f: &Fields) -> Result<()> {
 pub(super) fn activation(f: &Fields) -> Result<()> {
     let value = f.need("hidden_activation")?;
     if value != "gelu_pytorch_tanh" {
-        return Err(unsupported(
-            f.place,
-            format!(
-                "`hidden_activation` is {}, only \"gelu_pytorch_tanh\" is known",
-                show(value)
-            ),
-        ));
+        return Err(unsupported(f.place, format!("`hidden_activation` is {}, only \"gelu_pytorch_tanh\" is known", show(value))));
     }
     if f.flag("attention_bias", false)? {
-        return Err(unsupported(
-            f.place,
-            "`attention_bias` is true, but Gemma 4 has no biases".into(),
-        ));
+        return Err(unsupported(f.place, "`attention_bias` is true, but Gemma 4 has no biases".into()));
     }
     match f.get("use_bidirectional_attention")? {
         None | Some(Value::Bool(false)) => Ok(()),
         Some(v) if v == "vision" => Ok(()),
-        Some(v) => Err(unsupported(
-            f.place,
-            format!(
-                "`use_bidirectional_attention` is {}, only null and \"vision\" are known",
-                show(v)
-            ),
-        )),
+        Some(v) => {
+            Err(unsupported(f.place, format!("`use_bidirectional_attention` is {}, only null and \"vision\" are known", show(v))))
+        }
     }
 }
 
@@ -82,10 +59,7 @@ pub(super) fn layer_kinds(f: &Fields) -> Result<Vec<LayerKind>> {
     if list.len() != count {
         return Err(contradiction(
             f.place,
-            format!(
-                "`layer_types` has {} entries, but `num_hidden_layers` is {count}",
-                list.len()
-            ),
+            format!("`layer_types` has {} entries, but `num_hidden_layers` is {count}", list.len()),
         ));
     }
     let mut out = Vec::with_capacity(count);
@@ -95,12 +69,7 @@ pub(super) fn layer_kinds(f: &Fields) -> Result<Vec<LayerKind>> {
             Some("full_attention") => LayerKind::Full,
             _ => {
                 let field = format!("layer_types[{i}]");
-                return Err(unexpected(
-                    f.place,
-                    &field,
-                    v,
-                    "\"sliding_attention\" or \"full_attention\"",
-                ));
+                return Err(unexpected(f.place, &field, v, "\"sliding_attention\" or \"full_attention\""));
             }
         });
     }
@@ -115,12 +84,7 @@ pub(super) fn layer_kinds(f: &Fields) -> Result<Vec<LayerKind>> {
 pub(super) fn even(f: &Fields, field: &str) -> Result<usize> {
     let n = f.count(field, MANY)?;
     if n % 2 != 0 {
-        return Err(unexpected(
-            f.place,
-            field,
-            f.need(field)?,
-            "an even number (rotary pairs)",
-        ));
+        return Err(unexpected(f.place, field, f.need(field)?, "an even number (rotary pairs)"));
     }
     Ok(n)
 }
@@ -136,13 +100,7 @@ pub(super) fn experts(f: &Fields) -> Result<Option<Experts>> {
         width: f.count("moe_intermediate_size", WIDTH)?,
     };
     if e.top_k > e.count {
-        return Err(contradiction(
-            f.place,
-            format!(
-                "`top_k_experts` = {} exceeds `num_experts` = {}",
-                e.top_k, e.count
-            ),
-        ));
+        return Err(contradiction(f.place, format!("`top_k_experts` = {} exceeds `num_experts` = {}", e.top_k, e.count)));
     }
     Ok(Some(e))
 }
@@ -153,12 +111,7 @@ pub(super) fn rope(f: &Fields, layer: &str, kind: &str) -> Result<Rope> {
     let entry = match f.need("rope_parameters")? {
         Value::Object(o) => o.get(layer).ok_or_else(|| missing(f.place, &name))?,
         other => {
-            return Err(unexpected(
-                f.place,
-                "rope_parameters",
-                other,
-                "an object with one entry a layer type",
-            ));
+            return Err(unexpected(f.place, "rope_parameters", other, "an object with one entry a layer type"));
         }
     };
     let Value::Object(entry) = entry else {
@@ -167,34 +120,18 @@ pub(super) fn rope(f: &Fields, layer: &str, kind: &str) -> Result<Rope> {
     let get = |key: &str| entry.get(key).filter(|v| !v.is_null());
     let found = get("rope_type").ok_or_else(|| missing(f.place, &format!("{name}.rope_type")))?;
     if found != kind {
-        return Err(unsupported(
-            f.place,
-            format!(
-                "`{name}.rope_type` is {}, only \"{kind}\" is known there",
-                show(found)
-            ),
-        ));
+        return Err(unsupported(f.place, format!("`{name}.rope_type` is {}, only \"{kind}\" is known there", show(found))));
     }
-    let number = |key: &str, max: f64| {
-        get(key)
-            .map(|v| positive(f.place, &format!("{name}.{key}"), v, max))
-            .transpose()
-    };
+    let number = |key: &str, max: f64| get(key).map(|v| positive(f.place, &format!("{name}.{key}"), v, max)).transpose();
     let partial = number("partial_rotary_factor", 1.0)?;
     Ok(Rope {
-        theta: number("rope_theta", 1e30)?
-            .ok_or_else(|| missing(f.place, &format!("{name}.rope_theta")))?,
+        theta: number("rope_theta", 1e30)?.ok_or_else(|| missing(f.place, &format!("{name}.rope_theta")))?,
         partial_rotary_factor: match (kind, partial) {
             ("default", None | Some(1.0)) => 1.0,
             ("default", Some(_)) => {
-                return Err(unsupported(
-                    f.place,
-                    format!("`{name}.partial_rotary_factor` must be 1 or absent"),
-                ));
+                return Err(unsupported(f.place, format!("`{name}.partial_rotary_factor` must be 1 or absent")));
             }
-            (_, p) => {
-                p.ok_or_else(|| missing(f.place, &format!("{name}.partial_rotary_factor")))?
-            }
+            (_, p) => p.ok_or_else(|| missing(f.place, &format!("{name}.partial_rotary_factor")))?,
         },
         factor: number("factor", 1e6)?.unwrap_or(1.0),
     })
@@ -206,20 +143,12 @@ pub(super) fn dtype(f: &Fields) -> Result<StoredFloat> {
     if let (Some(a), Some(b)) = (name, old)
         && a != b
     {
-        return Err(contradiction(
-            f.place,
-            format!("`dtype` is {a} but `torch_dtype` is {b}"),
-        ));
+        return Err(contradiction(f.place, format!("`dtype` is {a} but `torch_dtype` is {b}")));
     }
     match name.or(old).ok_or_else(|| missing(f.place, "dtype"))? {
         "bfloat16" => Ok(StoredFloat::Bf16),
         "float16" => Ok(StoredFloat::F16),
         "float32" => Ok(StoredFloat::F32),
-        other => Err(unexpected(
-            f.place,
-            "dtype",
-            &other.into(),
-            "bfloat16, float16 or float32",
-        )),
+        other => Err(unexpected(f.place, "dtype", &other.into(), "bfloat16, float16 or float32")),
     }
 }

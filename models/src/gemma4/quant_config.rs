@@ -23,10 +23,7 @@ pub struct QuantConfig {
 impl QuantConfig {
     /// Bits and group of a module by its canonical path; `None`: the module is declared unquantized.
     pub fn of(&self, module: &str) -> Option<(u32, u32)> {
-        self.overrides
-            .get(module)
-            .copied()
-            .unwrap_or(Some((self.bits, self.group_size)))
+        self.overrides.get(module).copied().unwrap_or(Some((self.bits, self.group_size)))
     }
 
     /// Reads `quantization` and its copy `quantization_config`.
@@ -35,11 +32,8 @@ impl QuantConfig {
         let (key, value) = match (find("quantization"), find("quantization_config")) {
             (None, None) => return Ok(None),
             (Some(a), Some(b)) if a != b => {
-                return Err(contradiction(
-                    place,
-                    "`quantization` and `quantization_config` differ".into(),
-                )
-                .hint("they are two copies of the same section: remove the wrong one"));
+                return Err(contradiction(place, "`quantization` and `quantization_config` differ".into())
+                    .hint("they are two copies of the same section: remove the wrong one"));
             }
             (Some(a), _) => ("quantization", a),
             (None, Some(b)) => ("quantization_config", b),
@@ -48,11 +42,8 @@ impl QuantConfig {
             return Err(unexpected(place, key, value, "an object"));
         };
         if let Some(method) = section.get("quant_method") {
-            return Err(unsupported(
-                place,
-                format!("quantization method {} is not supported", show(method)),
-            )
-            .hint("isobit reads the affine layout of MLX, and unquantized checkpoints"));
+            return Err(unsupported(place, format!("quantization method {} is not supported", show(method)))
+                .hint("isobit reads the affine layout of MLX, and unquantized checkpoints"));
         }
         affine(section, key, place)?;
         let (bits, group_size) = bits_and_group(section, key, place)?;
@@ -70,32 +61,17 @@ impl QuantConfig {
                     Some(bits_and_group(o, &field, place)?)
                 }
                 other => {
-                    return Err(unexpected(
-                        place,
-                        &field,
-                        other,
-                        "false or {\"bits\", \"group_size\"}",
-                    ));
+                    return Err(unexpected(place, &field, other, "false or {\"bits\", \"group_size\"}"));
                 }
             };
-            let canonical = PREFIXES
-                .iter()
-                .find_map(|p| name.strip_prefix(p))
-                .unwrap_or(name);
+            let canonical = PREFIXES.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
             if let Some(old) = overrides.insert(canonical.to_string(), pair)
                 && old != pair
             {
-                return Err(contradiction(
-                    place,
-                    format!("two different entries of `{key}` mean `{canonical}`"),
-                ));
+                return Err(contradiction(place, format!("two different entries of `{key}` mean `{canonical}`")));
             }
         }
-        Ok(Some(QuantConfig {
-            bits,
-            group_size,
-            overrides,
-        }))
+        Ok(Some(QuantConfig { bits, group_size, overrides }))
     }
 }
 
@@ -103,13 +79,7 @@ fn affine(section: &Map<String, Value>, field: &str, place: &str) -> Result<()> 
     match section.get("mode") {
         None | Some(Value::Null) => Ok(()),
         Some(Value::String(mode)) if mode == "affine" => Ok(()),
-        Some(other) => Err(unsupported(
-            place,
-            format!(
-                "`{field}.mode` is {}, only \"affine\" is supported",
-                show(other)
-            ),
-        )),
+        Some(other) => Err(unsupported(place, format!("`{field}.mode` is {}, only \"affine\" is supported", show(other)))),
     }
 }
 
@@ -121,23 +91,11 @@ fn bits_and_group(section: &Map<String, Value>, field: &str, place: &str) -> Res
     };
     let (bits, name, value) = get("bits")?;
     if !matches!(bits, 4 | 8) {
-        return Err(unsupported(
-            place,
-            format!(
-                "`{name}` is {}, only 4 and 8 bits are supported",
-                show(value)
-            ),
-        ));
+        return Err(unsupported(place, format!("`{name}` is {}, only 4 and 8 bits are supported", show(value))));
     }
     let (group, name, value) = get("group_size")?;
     if !matches!(group, 32 | 64 | 128) {
-        return Err(unsupported(
-            place,
-            format!(
-                "`{name}` is {}, only groups of 32, 64 and 128 are supported",
-                show(value)
-            ),
-        ));
+        return Err(unsupported(place, format!("`{name}` is {}, only groups of 32, 64 and 128 are supported", show(value))));
     }
     Ok((bits, group))
 }

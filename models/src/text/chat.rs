@@ -32,19 +32,12 @@ pub struct Message {
 impl Message {
     /// A message.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
-        Message {
-            role,
-            content: content.into(),
-        }
+        Message { role, content: content.into() }
     }
 
     /// What of the message is shown to the template.
     pub(super) fn kept(&self) -> &str {
-        if self.role == Role::Model {
-            strip_thought(&self.content)
-        } else {
-            &self.content
-        }
+        if self.role == Role::Model { strip_thought(&self.content) } else { &self.content }
     }
 }
 
@@ -81,9 +74,8 @@ impl Template {
         let at = |name: &str| format!("{}/{name}", checkpoint.place());
         let (source, place) = if let Some(bytes) = checkpoint.file("chat_template.jinja") {
             let place = at("chat_template.jinja");
-            let text = std::str::from_utf8(bytes).map_err(|e| {
-                Diagnostic::new("E0251", format!("the template is no UTF-8: {e}")).at(&place)
-            })?;
+            let text = std::str::from_utf8(bytes)
+                .map_err(|e| Diagnostic::new("E0251", format!("the template is no UTF-8: {e}")).at(&place))?;
             (text.to_string(), place)
         } else {
             let place = at("tokenizer_config.json: chat_template");
@@ -91,49 +83,25 @@ impl Template {
                 None | Some(Value::Null) => return Ok(None),
                 Some(Value::String(s)) => (s.clone(), place),
                 Some(Value::Array(list)) => {
-                    let default = list
-                        .iter()
-                        .find(|t| t["name"] == "default")
-                        .and_then(|t| t["template"].as_str());
+                    let default = list.iter().find(|t| t["name"] == "default").and_then(|t| t["template"].as_str());
                     let Some(s) = default else {
-                        return Err(Diagnostic::new(
-                            "E0252",
-                            "none of the chat templates is named \"default\"",
-                        )
-                        .at(place));
+                        return Err(Diagnostic::new("E0252", "none of the chat templates is named \"default\"").at(place));
                     };
                     (s.to_string(), place)
                 }
                 Some(other) => {
                     let found = crate::json::show(other);
-                    return Err(Diagnostic::new(
-                        "E0252",
-                        format!("the chat template is {found}, expected a string"),
-                    )
-                    .at(place));
+                    return Err(Diagnostic::new("E0252", format!("the chat template is {found}, expected a string")).at(place));
                 }
             }
         };
         if source.len() > MAX_TEMPLATE {
-            let message = format!(
-                "the chat template has {} bytes, at most {MAX_TEMPLATE} are read",
-                source.len()
-            );
+            let message = format!("the chat template has {} bytes, at most {MAX_TEMPLATE} are read", source.len());
             return Err(Diagnostic::new("E0256", message).at(place));
         }
         let env = compile(&source, &place)?;
-        let names = special_names(
-            settings,
-            checkpoint.config().bos,
-            tokenizer,
-            &at("tokenizer_config.json"),
-        )?;
-        Ok(Some(Template {
-            env,
-            source,
-            place,
-            names,
-        }))
+        let names = special_names(settings, checkpoint.config().bos, tokenizer, &at("tokenizer_config.json"))?;
+        Ok(Some(Template { env, source, place, names }))
     }
 
     pub(super) fn source(&self) -> &str {
@@ -141,17 +109,9 @@ impl Template {
     }
 
     /// The text of a conversation up to where the model speaks next; `protect` is applied to each content first.
-    pub(super) fn render(
-        &self,
-        messages: &[Message],
-        thinking: bool,
-        protect: impl Fn(&str) -> String,
-    ) -> Result<String> {
+    pub(super) fn render(&self, messages: &[Message], thinking: bool, protect: impl Fn(&str) -> String) -> Result<String> {
         if messages.is_empty() {
-            return Err(Diagnostic::new(
-                "E0255",
-                "a conversation needs at least one message",
-            ));
+            return Err(Diagnostic::new("E0255", "a conversation needs at least one message"));
         }
         let list: Vec<Jinja> = messages
             .iter()
@@ -161,29 +121,18 @@ impl Template {
                     Role::User => "user",
                     Role::Model => "assistant",
                 };
-                Jinja::from_pairs([
-                    ("role", Jinja::from(role)),
-                    ("content", protect(m.kept()).into()),
-                ])
+                Jinja::from_pairs([("role", Jinja::from(role)), ("content", protect(m.kept()).into())])
             })
             .collect();
-        let names = self
-            .names
-            .iter()
-            .map(|(name, token)| (name.as_str(), Jinja::from(token.as_str())));
+        let names = self.names.iter().map(|(name, token)| (name.as_str(), Jinja::from(token.as_str())));
         let context = Jinja::from_pairs(names.chain([
             ("messages", Jinja::from(list)),
             ("add_generation_prompt", true.into()),
             ("enable_thinking", thinking.into()),
             ("tools", ().into()),
         ]));
-        let failed =
-            |e: minijinja::Error| explain("E0254", "the chat template failed", &self.place, &e);
-        self.env
-            .get_template(NAME)
-            .map_err(failed)?
-            .render(context)
-            .map_err(failed)
+        let failed = |e: minijinja::Error| explain("E0254", "the chat template failed", &self.place, &e);
+        self.env.get_template(NAME).map_err(failed)?.render(context).map_err(failed)
     }
 }
 
@@ -196,24 +145,11 @@ fn compile(source: &str, place: &str) -> Result<Environment<'static>> {
         Ok(env)
     };
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .stack_size(PARSER_STACK)
-            .spawn_scoped(scope, work);
-        let thread = thread.map_err(|e| {
-            Diagnostic::new(
-                "E0257",
-                format!("no thread to parse the chat template: {e}"),
-            )
-        })?;
+        let thread = std::thread::Builder::new().stack_size(PARSER_STACK).spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| Diagnostic::new("E0257", format!("no thread to parse the chat template: {e}")))?;
         match thread.join() {
-            Ok(done) => {
-                done.map_err(|e| explain("E0253", "the chat template is broken", place, &e))
-            }
-            Err(_) => Err(Diagnostic::new(
-                "E0253",
-                "the chat template is broken: its parser gave up",
-            )
-            .at(place)),
+            Ok(done) => done.map_err(|e| explain("E0253", "the chat template is broken", place, &e)),
+            Err(_) => Err(Diagnostic::new("E0253", "the chat template is broken: its parser gave up").at(place)),
         }
     })
 }
@@ -226,14 +162,9 @@ fn special_names(
     place: &str,
 ) -> Result<BTreeMap<String, String>> {
     let mut names = BTreeMap::new();
-    let extra = settings
-        .get("extra_special_tokens")
-        .and_then(Value::as_object);
+    let extra = settings.get("extra_special_tokens").and_then(Value::as_object);
     for (key, value) in extra.into_iter().flatten().chain(settings) {
-        if let (true, Some(text)) = (
-            key.ends_with("_token"),
-            value.as_str().or_else(|| value["content"].as_str()),
-        ) {
+        if let (true, Some(text)) = (key.ends_with("_token"), value.as_str().or_else(|| value["content"].as_str())) {
             names.insert(key.clone(), text.into());
         }
     }

@@ -12,11 +12,7 @@ pub struct Stream<'a> {
 
 impl<'a> Stream<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool) -> Self {
-        Stream {
-            tokenizer,
-            skip_special,
-            bytes: Vec::new(),
-        }
+        Stream { tokenizer, skip_special, bytes: Vec::new() }
     }
 
     /// The text that is certain after one more id; often empty in the middle of a character.

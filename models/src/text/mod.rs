@@ -38,58 +38,32 @@ impl Text {
         let Some(bytes) = checkpoint.file("tokenizer.json") else {
             return Err(Diagnostic::new("E0240", "there is no tokenizer.json here")
                 .at(place)
-                .hint(
-                    "a checkpoint is a folder with config.json, *.safetensors and tokenizer.json",
-                ));
+                .hint("a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"));
         };
-        let tokenizer =
-            tokenizer::Tokenizer::load(bytes, config.vocab_size, &at("tokenizer.json"))?;
+        let tokenizer = tokenizer::Tokenizer::load(bytes, config.vocab_size, &at("tokenizer.json"))?;
         let object = |name: &str| -> Result<Option<serde_json::Map<String, Value>>> {
-            match checkpoint
-                .file(name)
-                .map(|b| json::parse(b, MAX_CONFIG, &at(name)))
-                .transpose()?
-            {
+            match checkpoint.file(name).map(|b| json::parse(b, MAX_CONFIG, &at(name))).transpose()? {
                 None => Ok(None),
                 Some(Value::Object(o)) => Ok(Some(o)),
-                Some(other) => Err(Diagnostic::new(
-                    "E0206",
-                    format!("the file is {}, expected an object", json::show(&other)),
-                )
-                .at(at(name))),
+                Some(other) => {
+                    Err(Diagnostic::new("E0206", format!("the file is {}, expected an object", json::show(&other))).at(at(name)))
+                }
             }
         };
         let mut stop = config.eos.clone();
         if let Some(o) = object("generation_config.json")? {
             let place = at("generation_config.json");
-            stop.extend(token_ids(
-                &place,
-                "eos_token_id",
-                o.get("eos_token_id"),
-                config.vocab_size,
-            )?);
+            stop.extend(token_ids(&place, "eos_token_id", o.get("eos_token_id"), config.vocab_size)?);
         }
         stop.sort_unstable();
         stop.dedup();
         if tokenizer.token(config.bos).is_none() {
-            return Err(Diagnostic::new(
-                "E0245",
-                format!(
-                    "`bos_token_id` is {}, which the tokenizer does not have",
-                    config.bos
-                ),
-            )
-            .at(at("config.json")));
+            return Err(Diagnostic::new("E0245", format!("`bos_token_id` is {}, which the tokenizer does not have", config.bos))
+                .at(at("config.json")));
         }
         let settings = object("tokenizer_config.json")?.unwrap_or_default();
         let template = chat::Template::load(checkpoint, &settings, &tokenizer)?;
-        Ok(Text {
-            tokenizer,
-            template,
-            bos: config.bos,
-            stop,
-            place: place.to_string(),
-        })
+        Ok(Text { tokenizer, template, bos: config.bos, stop, place: place.to_string() })
     }
 
     /// Token ids of a text, nothing added. With `special`, special tokens that are spelled out become those tokens;
@@ -99,8 +73,7 @@ impl Text {
             return self.tokenizer.encode(text, None);
         }
         let mark = unused_mark(&[text])?;
-        self.tokenizer
-            .encode(&self.tokenizer.marked(text, mark), Some(mark))
+        self.tokenizer.encode(&self.tokenizer.marked(text, mark), Some(mark))
     }
 
     /// Prompt for plain completion: the text after exactly one bos.
@@ -110,23 +83,10 @@ impl Text {
 
     /// Prompt for the next reply in a conversation, by the model's own template. Thought blocks at the start of
     /// earlier replies are dropped. `special` as in [`Text::encode`], for the contents of the messages.
-    pub fn chat_prompt(
-        &self,
-        messages: &[Message],
-        thinking: bool,
-        special: bool,
-    ) -> Result<Vec<u32>> {
+    pub fn chat_prompt(&self, messages: &[Message], thinking: bool, special: bool) -> Result<Vec<u32>> {
         let template = self.template()?;
-        let contents: Vec<&str> = messages
-            .iter()
-            .map(Message::kept)
-            .chain([template.source()])
-            .collect();
-        let mark = if special {
-            None
-        } else {
-            Some(unused_mark(&contents)?)
-        };
+        let contents: Vec<&str> = messages.iter().map(Message::kept).chain([template.source()]).collect();
+        let mark = if special { None } else { Some(unused_mark(&contents)?) };
         let rendered = template.render(messages, thinking, |text| match mark {
             Some(mark) => self.tokenizer.marked(text, mark),
             None => text.to_string(),
@@ -218,13 +178,10 @@ impl Text {
 
 /// A character that none of the texts contains: it keeps spelled special tokens apart and vanishes before encoding.
 fn unused_mark(texts: &[&str]) -> Result<char> {
-    ('\u{e000}'..='\u{f8ff}')
-        .chain('\u{f0000}'..='\u{ffffd}')
-        .find(|c| texts.iter().all(|t| !t.contains(*c)))
-        .ok_or_else(|| {
-            Diagnostic::new("E0246", "the text contains every private-use character")
-                .hint("allow special tokens in it, or remove one of those characters")
-        })
+    ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}').find(|c| texts.iter().all(|t| !t.contains(*c))).ok_or_else(|| {
+        Diagnostic::new("E0246", "the text contains every private-use character")
+            .hint("allow special tokens in it, or remove one of those characters")
+    })
 }
 
 #[cfg(test)]

@@ -9,23 +9,15 @@ const FUEL: u64 = 50_000_000;
 /// An environment as transformers makes it for chat templates.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
     let mut env = Environment::new();
-    let syntax = minijinja::syntax::SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build()?;
+    let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
     env.set_syntax(syntax);
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     env.set_fuel(Some(FUEL));
     env.set_unknown_method_callback(method);
-    env.add_filter("trim", |v: Value, chars: Option<String>| {
-        strip(&v.to_string(), chars.as_deref(), true, true)
+    env.add_filter("trim", |v: Value, chars: Option<String>| strip(&v.to_string(), chars.as_deref(), true, true));
+    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    env.add_function(
-        "raise_exception",
-        |message: String| -> Result<Value, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, message))
-        },
-    );
     Ok(env)
 }
 
@@ -36,17 +28,8 @@ fn is_space(c: char) -> bool {
 
 fn strip(text: &str, chars: Option<&str>, start: bool, end: bool) -> String {
     let drop = |c: char| chars.map_or(is_space(c), |set| set.contains(c));
-    let text = if start {
-        text.trim_start_matches(drop)
-    } else {
-        text
-    };
-    if end {
-        text.trim_end_matches(drop)
-    } else {
-        text
-    }
-    .to_string()
+    let text = if start { text.trim_start_matches(drop) } else { text };
+    if end { text.trim_end_matches(drop) } else { text }.to_string()
 }
 
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
@@ -56,11 +39,7 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
             "get" => {
                 let (key, default): (Value, Option<Value>) = from_args(args)?;
                 let found = value.get_item(&key)?;
-                Ok(if found.is_undefined() {
-                    default.unwrap_or(Value::from(()))
-                } else {
-                    found
-                })
+                Ok(if found.is_undefined() { default.unwrap_or(Value::from(())) } else { found })
             }
             "items" => {
                 let () = from_args(args)?;
@@ -93,24 +72,14 @@ fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Value, Error>
             match (sep, max) {
                 (Some(""), _) => Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
                 (Some(sep), None) => Ok(text.split(sep).collect()),
-                (Some(sep), Some(n)) => {
-                    Ok(text.splitn((n as usize).saturating_add(1), sep).collect())
-                }
+                (Some(sep), Some(n)) => Ok(text.splitn((n as usize).saturating_add(1), sep).collect()),
                 (None, None) => Ok(text.split(is_space).filter(|s| !s.is_empty()).collect()),
-                (None, Some(_)) => Err(Error::new(
-                    ErrorKind::InvalidOperation,
-                    "split(maxsplit) needs a separator",
-                )),
+                (None, Some(_)) => Err(Error::new(ErrorKind::InvalidOperation, "split(maxsplit) needs a separator")),
             }
         }
         "startswith" | "endswith" => {
             let (what,): (&str,) = from_args(args)?;
-            Ok(if name == "startswith" {
-                text.starts_with(what)
-            } else {
-                text.ends_with(what)
-            }
-            .into())
+            Ok(if name == "startswith" { text.starts_with(what) } else { text.ends_with(what) }.into())
         }
         "replace" => {
             let (from, to): (&str, &str) = from_args(args)?;

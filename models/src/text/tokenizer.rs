@@ -66,16 +66,11 @@ impl<'de> Deserialize<'de> for Vocab {
             fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
                 f.write_str("a BPE vocabulary: an object of ids by token")
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<Vocab, A::Error> {
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> std::result::Result<Vocab, A::Error> {
                 let mut out = BTreeMap::new();
                 while let Some((token, id)) = map.next_entry::<String, u32>()? {
                     if out.insert(token.clone(), id).is_some() {
-                        return Err(serde::de::Error::custom(format_args!(
-                            "the token {token:?} is given twice"
-                        )));
+                        return Err(serde::de::Error::custom(format_args!("the token {token:?} is given twice")));
                     }
                 }
                 Ok(Vocab(out))
@@ -88,35 +83,20 @@ impl<'de> Deserialize<'de> for Vocab {
 impl Tokenizer {
     pub(super) fn load(bytes: &[u8], vocab_size: usize, place: &str) -> Result<Tokenizer> {
         let damaged = |message: String| Diagnostic::new("E0241", message).at(place);
-        let foreign = |message: String| {
-            Diagnostic::new("E0242", message)
-                .at(place)
-                .hint("this is not the tokenizer of a Gemma 4 model")
-        };
+        let foreign =
+            |message: String| Diagnostic::new("E0242", message).at(place).hint("this is not the tokenizer of a Gemma 4 model");
         if bytes.len() > MAX_FILE {
-            return Err(damaged(format!(
-                "{} bytes; at most {MAX_FILE} are read",
-                bytes.len()
-            )));
+            return Err(damaged(format!("{} bytes; at most {MAX_FILE} are read", bytes.len())));
         }
-        let file: File = serde_json::from_slice(bytes)
-            .map_err(|e| damaged(format!("damaged tokenizer: {e}")))?;
+        let file: File = serde_json::from_slice(bytes).map_err(|e| damaged(format!("damaged tokenizer: {e}")))?;
         if file.model.kind.as_deref().is_some_and(|k| k != "BPE") {
-            return Err(foreign(format!(
-                "the model is {}, expected BPE",
-                file.model.kind.unwrap_or_default()
-            )));
+            return Err(foreign(format!("the model is {}, expected BPE", file.model.kind.unwrap_or_default())));
         }
         if file.model.dropout.is_some_and(|p| p != 0.0) {
-            return Err(foreign(
-                "`model.dropout` is set: encoding would be random".into(),
-            ));
+            return Err(foreign("`model.dropout` is set: encoding would be random".into()));
         }
         let replace = decoder(&file.decoder).ok_or_else(|| {
-            foreign(format!(
-                "the decoder is {}, expected Replace, ByteFallback, Fuse",
-                crate::json::show(&file.decoder)
-            ))
+            foreign(format!("the decoder is {}, expected Replace, ByteFallback, Fuse", crate::json::show(&file.decoder)))
         })?;
 
         let mut ids = file.model.vocab.0;
@@ -125,18 +105,12 @@ impl Tokenizer {
                 return Err(damaged(format!("the added token {} is empty", t.id)));
             }
             if t.special && t.normalized {
-                return Err(foreign(format!(
-                    "the special token {:?} is matched after normalization",
-                    t.content
-                )));
+                return Err(foreign(format!("the special token {:?} is matched after normalization", t.content)));
             }
             if let Some(old) = ids.insert(t.content.clone(), t.id)
                 && old != t.id
             {
-                return Err(damaged(format!(
-                    "the token {:?} has two ids, {old} and {}",
-                    t.content, t.id
-                )));
+                return Err(damaged(format!("the token {:?} has two ids, {old} and {}", t.content, t.id)));
             }
         }
         let mut tokens: Vec<Option<String>> = Vec::new();
@@ -145,9 +119,7 @@ impl Tokenizer {
             if at >= vocab_size {
                 return Err(Diagnostic::new(
                     "E0243",
-                    format!(
-                        "the token {token:?} has the id {id}, but `vocab_size` is {vocab_size}"
-                    ),
+                    format!("the token {token:?} has the id {id}, but `vocab_size` is {vocab_size}"),
                 )
                 .at(place)
                 .hint("tokenizer.json and config.json belong to different models"));
@@ -156,15 +128,13 @@ impl Tokenizer {
                 tokens.resize(at + 1, None);
             }
             if let Some(other) = &tokens[at] {
-                return Err(damaged(format!(
-                    "the id {id} is given to both {other:?} and {token:?}"
-                )));
+                return Err(damaged(format!("the id {id} is given to both {other:?} and {token:?}")));
             }
             tokens[at] = Some(token.clone());
         }
 
-        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes))
-            .map_err(|e| damaged(format!("damaged tokenizer: {e}")))?;
+        let inner =
+            guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(|e| damaged(format!("damaged tokenizer: {e}")))?;
         let mut special = BTreeSet::new();
         let mut special_ids = BTreeSet::new();
         for t in &file.added_tokens {
@@ -180,16 +150,7 @@ impl Tokenizer {
             }
         }
         let lengths = special.iter().map(String::len).collect();
-        Ok(Tokenizer {
-            inner,
-            tokens,
-            ids,
-            special_ids,
-            special,
-            lengths,
-            replace,
-            place: place.to_string(),
-        })
+        Ok(Tokenizer { inner, tokens, ids, special_ids, special, lengths, replace, place: place.to_string() })
     }
 
     pub(super) fn token(&self, id: u32) -> Option<&str> {
@@ -214,10 +175,7 @@ impl Tokenizer {
         let mut out = String::with_capacity(text.len());
         for (at, c) in text.char_indices() {
             out.push(c);
-            let spelled = |n: &usize| {
-                text.get(at..at + n)
-                    .is_some_and(|part| self.special.contains(part))
-            };
+            let spelled = |n: &usize| text.get(at..at + n).is_some_and(|part| self.special.contains(part));
             if self.lengths.iter().any(spelled) {
                 out.push(mark);
             }
@@ -229,49 +187,29 @@ impl Tokenizer {
     /// anything else happens to the text: words are merged across it.
     pub(super) fn encode(&self, text: &str, mark: Option<char>) -> Result<Vec<u32>> {
         let run = || -> tokenizers::Result<Vec<u32>> {
-            let normalizer = Unmark {
-                mark,
-                then: self.inner.get_normalizer(),
-            };
-            let mut pieces = self
-                .inner
-                .get_added_vocabulary()
-                .extract_and_normalize(Some(&normalizer), text);
+            let normalizer = Unmark { mark, then: self.inner.get_normalizer() };
+            let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize(Some(&normalizer), text);
             if let Some(p) = self.inner.get_pre_tokenizer() {
                 p.pre_tokenize(&mut pieces)?;
             }
-            self.inner
-                .get_model()
-                .tokenize_in_pretokenized(&mut pieces, None)?;
+            self.inner.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
             let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::None);
-            Ok(splits
-                .iter()
-                .filter_map(|(_, _, tokens)| tokens.as_ref())
-                .flatten()
-                .map(|t| t.id)
-                .collect())
+            Ok(splits.iter().filter_map(|(_, _, tokens)| tokens.as_ref()).flatten().map(|t| t.id).collect())
         };
-        guarded(run).map_err(|e| {
-            Diagnostic::new("E0244", format!("the text cannot be encoded: {e}")).at(&self.place)
-        })
+        guarded(run).map_err(|e| Diagnostic::new("E0244", format!("the text cannot be encoded: {e}")).at(&self.place))
     }
 }
 
 /// The only decoder that Gemma uses: Replace of a string, ByteFallback, Fuse. Returns what is replaced by what.
 fn decoder(value: &Value) -> Option<(String, String)> {
-    let list = value
-        .get("decoders")
-        .filter(|_| value["type"] == "Sequence")?
-        .as_array()?;
+    let list = value.get("decoders").filter(|_| value["type"] == "Sequence")?.as_array()?;
     let [replace, bytes, fuse] = list.as_slice() else {
         return None;
     };
     if replace["type"] != "Replace" || bytes["type"] != "ByteFallback" || fuse["type"] != "Fuse" {
         return None;
     }
-    let from = replace["pattern"]["String"]
-        .as_str()
-        .filter(|s| !s.is_empty())?;
+    let from = replace["pattern"]["String"].as_str().filter(|s| !s.is_empty())?;
     Some((from.to_string(), replace["content"].as_str()?.to_string()))
 }
 
@@ -293,9 +231,7 @@ impl Normalizer for Unmark<'_> {
 }
 
 /// Runs code of the `tokenizers` crate, which panics on some odd files; a panic becomes an error.
-fn guarded<T>(
-    run: impl FnOnce() -> tokenizers::Result<T>,
-) -> std::result::Result<T, Cow<'static, str>> {
+fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, Cow<'static, str>> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(e.to_string().into()),

@@ -24,16 +24,8 @@ pub fn shard(header: &str, data: &[u8]) -> Vec<u8> {
 pub fn zeros(tensors: &[Stored]) -> Vec<u8> {
     let (mut header, mut at) = (serde_json::Map::new(), 0);
     for (name, dtype, shape) in tensors {
-        let size = shape.iter().product::<usize>()
-            * if *dtype == "BF16" || *dtype == "F16" {
-                2
-            } else {
-                4
-            };
-        header.insert(
-            name.to_string(),
-            json!({"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}),
-        );
+        let size = shape.iter().product::<usize>() * if *dtype == "BF16" || *dtype == "F16" { 2 } else { 4 };
+        header.insert(name.to_string(), json!({"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}));
         at += size;
     }
     shard(&Value::Object(header).to_string(), &vec![0; at])
@@ -44,23 +36,13 @@ pub fn config() -> Value {
 }
 
 pub fn open(config: &Value, shards: &[(&str, Vec<u8>)]) -> ir::diag::Result<Checkpoint> {
-    let mut files = vec![(
-        "config.json".to_string(),
-        Cow::Owned(config.to_string().into_bytes()),
-    )];
-    files.extend(
-        shards
-            .iter()
-            .map(|(n, b)| (n.to_string(), Cow::Owned(b.clone()))),
-    );
+    let mut files = vec![("config.json".to_string(), Cow::Owned(config.to_string().into_bytes()))];
+    files.extend(shards.iter().map(|(n, b)| (n.to_string(), Cow::Owned(b.clone()))));
     Checkpoint::from_memory(files)
 }
 
 pub fn refused(bytes: Vec<u8>) -> String {
-    open(&config(), &[("m.safetensors", bytes)])
-        .err()
-        .expect("must be refused")
-        .to_string()
+    open(&config(), &[("m.safetensors", bytes)]).err().expect("must be refused").to_string()
 }
 
 #[track_caller]
@@ -84,10 +66,7 @@ impl Folder {
         fs::write(self.0.join(name), bytes).unwrap();
     }
     pub fn refused(&self) -> String {
-        Checkpoint::open(&self.0)
-            .err()
-            .expect("must be refused")
-            .to_string()
+        Checkpoint::open(&self.0).err().expect("must be refused").to_string()
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Kx<'a> {
     pub tok: V,
     /// Row of values per output.
     pub out: V,
+    /// Rings for asynchronous copies, by size: a pipeline drains, so the next one may use its ring.
+    pub rings: BTreeMap<u32, Mem>,
     shared_names: u32,
 }
 
@@ -70,7 +72,7 @@ impl<'a> Kx<'a> {
         let mut b = Builder::new(name, warps);
         b.min_blocks(s.min_blocks);
         let out = b.block_y();
-        let mut kx = Kx { b, g, s, args: vec![], tok: out, out, shared_names: 0 };
+        let mut kx = Kx { b, g, s, args: vec![], tok: out, out, rings: BTreeMap::new(), shared_names: 0 };
         if rows == Rows::Outputs {
             let from = kx.state(state::OUTPUT_FROM);
             kx.tok = kx.b.iadd(out, from);
@@ -151,8 +153,9 @@ impl<'a> Kx<'a> {
             GElem::Bf16 => Elem::Bf16,
             GElem::F32 => Elem::F32,
             other => {
-                return Err(Diagnostic::new("E0610", format!("a vector of {other:?} has no kernel yet"))
-                    .at(&self.g.node(id).name));
+                return Err(
+                    Diagnostic::new("E0610", format!("a vector of {other:?} has no kernel yet")).at(&self.g.node(id).name)
+                );
             }
         };
         let m = self.arg(ArgKey::Weight(id, Pack::Plain), false);

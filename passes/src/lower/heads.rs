@@ -65,7 +65,9 @@ impl HeadCx {
                     let y = self.rope(kx, &x, p);
                     self.vals.insert(id, y);
                 }
-                _ => return Err(Diagnostic::new("E0619", format!("`{}` is not an operation over heads", n.op.name())).at(&n.name)),
+                _ => {
+                    return Err(Diagnostic::new("E0619", format!("`{}` is not an operation over heads", n.op.name())).at(&n.name));
+                }
             }
             if stores.contains(&id) && !matches!(n.op, Op::KvWrite) {
                 for (k, v) in self.vals[&id].clone().into_iter().enumerate() {

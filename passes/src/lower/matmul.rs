@@ -4,11 +4,11 @@
 use super::cx::{ArgKey, Kx};
 use super::rows::QRow;
 use ir::diag::{Diagnostic, Result};
+use ir::graph::NodeId;
 use ir::kernel::{Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
 use ir::layout::AffineLayout;
 use ir::math::{self, Arith};
 use ir::order::{ReductionOrder, Take, Tree};
-use ir::graph::NodeId;
 use ir::plan::Pack;
 
 /// A matrix bound to a kernel.
@@ -122,7 +122,15 @@ impl Matrix {
         // Weights of a step are copied to shared memory some steps ahead, each warp its own.
         let (stages, warps, warp, lane) = (kx.s.stages, kx.b.warps(), kx.b.warp(), kx.b.lane());
         let slot_words = l.step_words();
-        let sh = kx.shared("stage", 4 * slot_words * stages * warps);
+        let bytes = 4 * slot_words * stages * warps;
+        let sh = match kx.rings.get(&bytes) {
+            Some(m) => *m,
+            None => {
+                let m = kx.shared("ring", bytes);
+                kx.rings.insert(bytes, m);
+                m
+            }
+        };
         let slot_at = move |kx: &mut Kx, slot: V| {
             let s = kx.b.mul_c(slot, warps as i32);
             let s = kx.b.iadd(s, warp);

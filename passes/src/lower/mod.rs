@@ -96,12 +96,13 @@ fn kernel_name(parts: &[stage::Part]) -> String {
 /// The index of the kernel, added under a free name if no equal one is known.
 fn intern(plan: &mut Plan, known: &mut BTreeMap<String, u32>, mut kernel: Kernel, name: &str) -> u32 {
     kernel.name = "k".into();
-    if let Some(i) = known.get(&ir::kernel::text::print(&kernel)) {
+    let key = ir::kernel::text::print(&kernel);
+    if let Some(i) = known.get(&key) {
         return *i;
     }
-    let key = ir::kernel::text::print(&kernel);
     let same = |n: &str| plan.kernels.iter().any(|k| k.name == n);
-    kernel.name = (1..).map(|i| if i == 1 { name.to_string() } else { format!("{name}_{i}") }).find(|n| !same(n)).unwrap_or_default();
+    kernel.name =
+        (1..).map(|i| if i == 1 { name.to_string() } else { format!("{name}_{i}") }).find(|n| !same(n)).unwrap_or_default();
     plan.kernels.push(kernel);
     known.insert(key, plan.kernels.len() as u32 - 1);
     plan.kernels.len() as u32 - 1
@@ -155,7 +156,7 @@ fn table_layout(kx: &Kx, table: NodeId) -> Result<AffineLayout> {
     kx.layout(table, order.unwrap_or(ReductionOrder::contiguous(4)))
 }
 
-/// `ceil(a / b)` of a constant and a constant, as a value; kept here for readers of grids.
+/// Blocks for so many tiles.
 fn blocks(tiles: u32, per_block: u32) -> u32 {
     tiles.div_ceil(per_block.max(1))
 }

@@ -170,12 +170,7 @@ impl RowCx {
     }
 
     /// Runs `f(unit, carried)` for the units that this warp owns: warp `w` of `warps` takes `w, w + warps, ...`.
-    fn units(
-        &self,
-        kx: &mut Kx,
-        count: u32,
-        mut f: impl FnMut(&Self, &mut Kx, V) -> Result<()>,
-    ) -> Result<()> {
+    fn units(&self, kx: &mut Kx, count: u32, mut f: impl FnMut(&Self, &mut Kx, V) -> Result<()>) -> Result<()> {
         let warps = kx.b.warps();
         let warp = kx.b.warp();
         let trip = share(kx, count, warps, warp);
@@ -221,7 +216,7 @@ impl RowCx {
         for j in 0..runs.div_ceil(warps) {
             let run = kx.b.add_c(warp, (j * warps) as i32);
             let trip = share(kx, units, runs, run);
-            let trip = if runs % warps == 0 {
+            let trip = if runs.is_multiple_of(warps) {
                 trip
             } else {
                 let (lim, z) = (kx.b.i(runs as i32), kx.b.i(0));
@@ -242,10 +237,8 @@ impl RowCx {
                             if let Some(m) = keep {
                                 kx.b.store(m, Elem::F32, i, v, None);
                             }
-                            if let Some(owner) = store {
-                                if keep.is_some() {
-                                    kx.store_value(x, i, v, Some(owner));
-                                }
+                            if let (Some(owner), true) = (store, keep.is_some()) {
+                                kx.store_value(x, i, v, Some(owner));
                             }
                             next[h as usize] = kx.b.fma(v, v, acc[h as usize]);
                         }
@@ -257,11 +250,7 @@ impl RowCx {
             partial.push(accs);
         }
         err?;
-        let parts = if warps == 1 {
-            partial.into_iter().flatten().collect()
-        } else {
-            self.exchange(kx, partial, runs, vecs)
-        };
+        let parts = if warps == 1 { partial.into_iter().flatten().collect() } else { self.exchange(kx, partial, runs, vecs) };
         if let Some(m) = keep {
             // Read back by the lane that wrote it (an index keeps its lane in every pass), or after the barrier of `exchange`.
             self.shared.insert(x, m);
@@ -275,7 +264,7 @@ impl RowCx {
         let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
         for (j, accs) in partial.iter().enumerate() {
             let run = kx.b.add_c(warp, (j as u32 * warps) as i32);
-            let pred = (runs % warps != 0).then(|| {
+            let pred = (!runs.is_multiple_of(warps)).then(|| {
                 let lim = kx.b.i(runs as i32);
                 kx.b.icmp(ICmp::Lt, run, lim)
             });
@@ -298,7 +287,8 @@ impl RowCx {
     fn quantize(&mut self, kx: &mut Kx, id: NodeId, x: NodeId, group: u32, store: Option<V>) -> Result<QRow> {
         let width = kx.g.node(x).ty.width();
         if !group.is_multiple_of(32) || !width.is_multiple_of(group) {
-            return Err(Diagnostic::new("E0616", format!("no kernel quantizes {width} elements in groups of {group}")).at(&kx.g.node(id).name));
+            return Err(Diagnostic::new("E0616", format!("no kernel quantizes {width} elements in groups of {group}"))
+                .at(&kx.g.node(id).name));
         }
         let mut dst = vec![];
         if self.planes_here || store.is_none() {
@@ -378,7 +368,7 @@ impl QRow {
 
 /// Iterations of worker `w` of `n` over `count` items: `ceil((count - w) / n)`.
 fn share(kx: &mut Kx, count: u32, n: u32, w: V) -> V {
-    if count % n == 0 {
+    if count.is_multiple_of(n) {
         return kx.b.i((count / n) as i32);
     }
     let top = kx.b.i((count + n - 1) as i32);

@@ -20,8 +20,8 @@ pub struct Schedule {
 impl Schedule {
     /// One lane per row in SIMD registers; one warp per block.
     pub const HOST: Schedule = Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 4, stages: 0, min_blocks: 0 };
-    /// Four lanes per row, 16-byte loads.
-    pub const GPU: Schedule = Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 0 };
+    /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
+    pub const GPU: Schedule = Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 4 };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {
@@ -31,5 +31,22 @@ impl Schedule {
             && (1..=64).contains(&self.tiles)
             && (self.stages == 0 || (2..=8).contains(&self.stages));
         if ok { Ok(()) } else { Err(format!("not a schedule: {self:?}")) }
+    }
+}
+
+impl std::fmt::Display for Schedule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks } = self;
+        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}")
+    }
+}
+
+impl Schedule {
+    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks.
+    pub fn parse(text: &str) -> Option<Schedule> {
+        let n: Vec<u32> = text.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [warps, chain_lanes, vec, tiles, stages, min_blocks] = n[..] else { return None };
+        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks };
+        s.check().is_ok().then_some(s)
     }
 }

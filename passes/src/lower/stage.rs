@@ -151,7 +151,9 @@ impl<'a> Part<'a> {
             Family::Heads { dim, per_block, .. } if self.matmuls.is_empty() => {
                 return self.heads(kx, bx, dim, per_block, |_, _| Ok(BTreeMap::new()));
             }
-            Family::Route if self.matmuls.is_empty() => return self.on_first_warp(kx, |kx| route::route(kx, self.stage.nodes[0], None)),
+            Family::Route if self.matmuls.is_empty() => {
+                return self.on_first_warp(kx, |kx| route::route(kx, self.stage.nodes[0], None));
+            }
             _ => {}
         }
         let mut rows = RowCx::new(&self.prologue, true);
@@ -370,7 +372,11 @@ impl<'a> Part<'a> {
                 let (a, c) = (get(kx, n.inputs[0])?, kx.b.f(c));
                 kx.b.mul(a, c)
             }
-            _ => return Err(Diagnostic::new("E0604", format!("`{}` cannot follow a matmul in its kernel", n.op.name())).at(&n.name)),
+            _ => {
+                return Err(
+                    Diagnostic::new("E0604", format!("`{}` cannot follow a matmul in its kernel", n.op.name())).at(&n.name)
+                );
+            }
         })
     }
 }

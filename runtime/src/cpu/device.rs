@@ -5,10 +5,7 @@ use super::KernelFn;
 use super::loader::Module;
 use super::memory::AlignedBuf;
 use super::pool::{Launch, Order, Pool};
-use crate::device::{
-    BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list,
-    check_grid_y,
-};
+use crate::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list, check_grid_y};
 use ir::diag::{Diagnostic, Result};
 
 /// How a [`CpuDevice`] runs. No choice changes a result.
@@ -26,11 +23,7 @@ impl Default for CpuOptions {
     /// One thread per processor, no poison, blocks in order.
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        CpuOptions {
-            threads,
-            poison: false,
-            order: Order::Forward,
-        }
+        CpuOptions { threads, poison: false, order: Order::Forward }
     }
 }
 
@@ -87,50 +80,35 @@ impl CpuDevice {
     }
 
     fn buffer(&self, id: BufferId) -> Result<&AlignedBuf> {
-        self.buffers
-            .get(id.0 as usize)
-            .and_then(Option::as_ref)
-            .ok_or_else(|| unknown("buffer", id.0))
+        self.buffers.get(id.0 as usize).and_then(Option::as_ref).ok_or_else(|| unknown("buffer", id.0))
     }
 
     /// Address of `len` bytes at `offset` of a buffer.
     fn bytes(&self, id: BufferId, offset: u64, len: usize) -> Result<*mut u8> {
         let buffer = self.buffer(id)?;
-        match usize::try_from(offset)
-            .ok()
-            .filter(|o| o.checked_add(len).is_some_and(|end| end <= buffer.len()))
-        {
+        match usize::try_from(offset).ok().filter(|o| o.checked_add(len).is_some_and(|end| end <= buffer.len())) {
             // SAFETY: offset is at most the length of the buffer.
             Some(offset) => Ok(unsafe { buffer.ptr().add(offset) }),
             None => {
                 let size = buffer.len();
-                let message = format!(
-                    "{len} bytes at offset {offset} are outside buffer {} of {size} bytes",
-                    id.0
-                );
+                let message = format!("{len} bytes at offset {offset} are outside buffer {} of {size} bytes", id.0);
                 Err(Diagnostic::new("E0422", message))
             }
         }
     }
 
     fn kernel(&self, handle: KernelHandle) -> Result<&Kernel> {
-        self.kernels
-            .get(handle.0 as usize)
-            .ok_or_else(|| unknown("kernel", handle.0))
+        self.kernels.get(handle.0 as usize).ok_or_else(|| unknown("kernel", handle.0))
     }
 }
 
 fn unknown(what: &str, id: u32) -> Diagnostic {
-    Diagnostic::new(
-        "E0421",
-        format!("{what} {id} does not exist on this device"),
-    )
+    Diagnostic::new("E0421", format!("{what} {id} does not exist on this device"))
 }
 
 /// The next id of a table.
 fn next_id(len: usize, what: &str) -> Result<u32> {
-    u32::try_from(len)
-        .map_err(|_| Diagnostic::new("E0421", format!("this device has had 2^32 {what}s")))
+    u32::try_from(len).map_err(|_| Diagnostic::new("E0421", format!("this device has had 2^32 {what}s")))
 }
 
 impl Device for CpuDevice {
@@ -146,11 +124,8 @@ impl Device for CpuDevice {
         let Some(mut buffer) = usize::try_from(bytes).ok().and_then(AlignedBuf::zeroed) else {
             let live = self.buffers.iter().flatten();
             let (count, held) = live.fold((0, 0u64), |(n, sum), b| (n + 1, sum + b.len() as u64));
-            let message = format!(
-                "not enough memory for a buffer of {bytes} bytes; {count} buffers hold {held} bytes"
-            );
-            return Err(Diagnostic::new("E0420", message)
-                .hint("a shorter context or a smaller prefill chunk needs less memory"));
+            let message = format!("not enough memory for a buffer of {bytes} bytes; {count} buffers hold {held} bytes");
+            return Err(Diagnostic::new("E0420", message).hint("a shorter context or a smaller prefill chunk needs less memory"));
         };
         if self.poison {
             buffer.fill(0xff);
@@ -161,15 +136,9 @@ impl Device for CpuDevice {
 
     fn free(&mut self, id: BufferId) -> Result<()> {
         self.buffer(id)?;
-        let user = self.prepared.iter().position(|p| {
-            p.as_ref()
-                .is_some_and(|p| p.buffers.binary_search(&id).is_ok())
-        });
+        let user = self.prepared.iter().position(|p| p.as_ref().is_some_and(|p| p.buffers.binary_search(&id).is_ok()));
         if let Some(user) = user {
-            return Err(Diagnostic::new(
-                "E0423",
-                format!("buffer {} is used by prepared list {user}", id.0),
-            ));
+            return Err(Diagnostic::new("E0423", format!("buffer {} is used by prepared list {user}", id.0)));
         }
         self.buffers[id.0 as usize] = None;
         Ok(())
@@ -194,19 +163,13 @@ impl Device for CpuDevice {
         let module = Module::load(code, names.place)?;
         let mut found = Vec::new();
         for sig in names.kernels {
-            found.push(Kernel {
-                entry: module.function(sig.name)?,
-                name: sig.name.to_string(),
-                bufs: sig.bufs,
-            });
+            found.push(Kernel { entry: module.function(sig.name)?, name: sig.name.to_string(), bufs: sig.bufs });
         }
         let first = self.kernels.len();
         next_id(first + found.len(), "kernel")?;
         self.kernels.extend(found);
         self.modules.push(module);
-        Ok((first..self.kernels.len())
-            .map(|i| KernelHandle(i as u32))
-            .collect())
+        Ok((first..self.kernels.len()).map(|i| KernelHandle(i as u32)).collect())
     }
 
     fn prepare(&mut self, list: &[LaunchDesc]) -> Result<PreparedId> {
@@ -230,11 +193,7 @@ impl Device for CpuDevice {
         }
         buffers.sort_unstable();
         buffers.dedup();
-        self.prepared.push(Some(Prepared {
-            steps,
-            pointers,
-            buffers,
-        }));
+        self.prepared.push(Some(Prepared { steps, pointers, buffers }));
         Ok(id)
     }
 

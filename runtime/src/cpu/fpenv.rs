@@ -14,9 +14,7 @@ impl DefaultFpMode {
             return DefaultFpMode { changed_from: None };
         }
         mode::set(mode::DEFAULT);
-        DefaultFpMode {
-            changed_from: Some(found),
-        }
+        DefaultFpMode { changed_from: Some(found) }
     }
 }
 
@@ -51,9 +49,7 @@ mod mode {
         let mxcsr = mode as u32;
         // SAFETY: the value is the default or was read from the register; either the mode becomes the one that
         // Rust code expects, or the one that the thread was in.
-        unsafe {
-            asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr, options(nostack, preserves_flags))
-        };
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr, options(nostack, preserves_flags)) };
     }
 }
 

@@ -48,43 +48,26 @@ pub(super) fn link(object: &[u8], machine: Machine, page: usize) -> Result<Image
                 Some(found) => found.name().to_string(),
                 None => format!("ELF machine {}", header.e_machine(LE).0),
             };
-            return Err(Diagnostic::new(
-                "E0402",
-                format!(
-                    "host code is for {found}, this machine is {}",
-                    machine.name()
-                ),
-            )
-            .hint("compile the model for the host that runs it"));
+            return Err(Diagnostic::new("E0402", format!("host code is for {found}, this machine is {}", machine.name()))
+                .hint("compile the model for the host that runs it"));
         }
     }
     if header.e_type(LE) != elf::ET_REL {
         return Err(Diagnostic::new(
             "E0401",
-            format!(
-                "host code is ELF type {}, expected a relocatable object (1)",
-                header.e_type(LE).0
-            ),
+            format!("host code is ELF type {}, expected a relocatable object (1)", header.e_type(LE).0),
         ));
     }
     let sections = header.sections(LE, object).map_err(damaged)?;
-    let symbols = sections
-        .symbols(LE, object, elf::SHT_SYMTAB)
-        .map_err(damaged)?;
+    let symbols = sections.symbols(LE, object, elf::SHT_SYMTAB).map_err(damaged)?;
     check_undefined(&symbols)?;
 
     let (mut bytes, code, placed) = place(object, &sections, machine, page)?;
     let functions = functions(&symbols, &placed)?;
     for (index, section) in sections.enumerate() {
-        relocate(
-            object, index, section, &symbols, &placed, machine, &mut bytes,
-        )?;
+        relocate(object, index, section, &symbols, &placed, machine, &mut bytes)?;
     }
-    Ok(Image {
-        bytes,
-        code,
-        functions,
-    })
+    Ok(Image { bytes, code, functions })
 }
 
 fn damaged(error: object::read::Error) -> Diagnostic {
@@ -101,12 +84,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// The first names of a list, and how many were left out.
 fn named(names: &[String]) -> String {
-    let shown = names
-        .iter()
-        .take(MAX_NAMED)
-        .map(|n| format!("`{n}`"))
-        .collect::<Vec<_>>()
-        .join(", ");
+    let shown = names.iter().take(MAX_NAMED).map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(MAX_NAMED) {
         Some(more) if more > 0 => format!("{shown} and {more} more"),
         _ => shown,
@@ -125,22 +103,12 @@ fn check_undefined(symbols: &SymbolTable<'_, Elf>) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    Err(Diagnostic::new(
-        "E0403",
-        format!(
-            "host code needs symbols that it does not define: {}",
-            named(&names)
-        ),
-    )
-    .hint("host code must be self-contained: no libm or memcpy calls, no global offset table"))
+    Err(Diagnostic::new("E0403", format!("host code needs symbols that it does not define: {}", named(&names)))
+        .hint("host code must be self-contained: no libm or memcpy calls, no global offset table"))
 }
 
 /// Whether a section is loaded; an error if it is needed but refused.
-fn wanted(
-    section: &elf::SectionHeader64<LittleEndian>,
-    name: &str,
-    machine: Machine,
-) -> Result<bool> {
+fn wanted(section: &elf::SectionHeader64<LittleEndian>, name: &str, machine: Machine) -> Result<bool> {
     let flags = section.sh_flags(LE);
     let kind = section.sh_type(LE);
     if kind == elf::SHT_CREL || kind == elf::SHT_RELR || kind == elf::SHT_REL {
@@ -164,20 +132,14 @@ fn wanted(
         return Err(refuse(name, "compressed data"));
     }
     if kind != elf::SHT_PROGBITS {
-        return Err(refuse(
-            name,
-            &format!("contents of ELF section type {}", kind.0),
-        ));
+        return Err(refuse(name, &format!("contents of ELF section type {}", kind.0)));
     }
     Ok(true)
 }
 
 fn refuse(section: &str, what: &str) -> Diagnostic {
-    Diagnostic::new(
-        "E0404",
-        format!("host code section `{section}` holds {what}, which is refused"),
-    )
-    .hint("kernels may have code and read-only data only")
+    Diagnostic::new("E0404", format!("host code section `{section}` holds {what}, which is refused"))
+        .hint("kernels may have code and read-only data only")
 }
 
 /// Lays out code, then read-only data on the next page, and copies the contents.
@@ -202,16 +164,9 @@ fn place(
             return Err(damage("its sections overlap"));
         }
         let align = section.sh_addralign(LE).max(1);
-        let align = usize::try_from(align)
-            .ok()
-            .filter(|a| a.is_power_of_two() && *a <= MAX_ALIGN);
+        let align = usize::try_from(align).ok().filter(|a| a.is_power_of_two() && *a <= MAX_ALIGN);
         let align = align.ok_or_else(|| damage(format!("alignment of section `{name}`")))?;
-        contents.push((
-            index.0,
-            data,
-            align,
-            section.sh_flags(LE).contains(elf::SHF_EXECINSTR),
-        ));
+        contents.push((index.0, data, align, section.sh_flags(LE).contains(elf::SHF_EXECINSTR)));
     }
     let filler = match machine {
         Machine::X86_64 => 0xcc, // int3
@@ -224,13 +179,7 @@ fn place(
             bytes.resize(bytes.len().next_multiple_of(align), fill);
             let start = bytes.len();
             bytes.extend_from_slice(data);
-            placed.insert(
-                index,
-                Placed {
-                    range: start..bytes.len(),
-                    code: is_code,
-                },
-            );
+            placed.insert(index, Placed { range: start..bytes.len(), code: is_code });
         }
         bytes.resize(bytes.len().next_multiple_of(page), fill);
         if is_code {
@@ -256,9 +205,7 @@ fn address<'a>(
     let Some(section) = placed.get(&section.0) else {
         return Ok(None);
     };
-    let value = usize::try_from(symbol.st_value(LE))
-        .ok()
-        .filter(|v| *v <= section.range.len());
+    let value = usize::try_from(symbol.st_value(LE)).ok().filter(|v| *v <= section.range.len());
     match value {
         Some(value) => Ok(Some((section.range.start + value, section))),
         None => {
@@ -269,19 +216,13 @@ fn address<'a>(
 }
 
 /// Exported functions; refuses what would need the dynamic linker or writable memory.
-fn functions(
-    symbols: &SymbolTable<'_, Elf>,
-    placed: &BTreeMap<usize, Placed>,
-) -> Result<BTreeMap<String, usize>> {
+fn functions(symbols: &SymbolTable<'_, Elf>, placed: &BTreeMap<usize, Placed>) -> Result<BTreeMap<String, usize>> {
     let mut functions = BTreeMap::new();
     for (index, symbol) in symbols.enumerate().skip(1) {
         let name = symbols.symbol_name(LE, symbol).map_err(damaged)?;
         if symbol.st_shndx(LE) == elf::SHN_COMMON {
-            return Err(Diagnostic::new(
-                "E0404",
-                format!("host code has the common variable `{}`", text(name)),
-            )
-            .hint("kernels may have code and read-only data only"));
+            return Err(Diagnostic::new("E0404", format!("host code has the common variable `{}`", text(name)))
+                .hint("kernels may have code and read-only data only"));
         }
         let bind = symbol.st_bind();
         if bind != elf::STB_GLOBAL && bind != elf::STB_WEAK {
@@ -289,10 +230,7 @@ fn functions(
         }
         let kind = symbol.st_type();
         if kind == elf::STT_GNU_IFUNC {
-            return Err(Diagnostic::new(
-                "E0404",
-                format!("host code has the indirect function `{}`", text(name)),
-            ));
+            return Err(Diagnostic::new("E0404", format!("host code has the indirect function `{}`", text(name))));
         }
         if kind != elf::STT_FUNC && kind != elf::STT_NOTYPE {
             continue;
@@ -303,8 +241,7 @@ fn functions(
         if !section.code || at == section.range.end {
             continue;
         }
-        let name =
-            String::from_utf8(name.to_vec()).map_err(|_| damage("a function name is not UTF-8"))?;
+        let name = String::from_utf8(name.to_vec()).map_err(|_| damage("a function name is not UTF-8"))?;
         if let Some(other) = functions.insert(name, at)
             && other != at
         {
@@ -334,10 +271,7 @@ fn relocate(
         return Ok(());
     };
     if link != symbols.section() {
-        return Err(damage(format!(
-            "relocation section {} names another symbol table",
-            index.0
-        )));
+        return Err(damage(format!("relocation section {} names another symbol table", index.0)));
     }
     for relocation in relocations {
         let kind = relocation.r_type(LE, false);
@@ -355,18 +289,11 @@ fn relocate(
                     None => Err("points to something that is not loaded".to_string()),
                     Some((at, _)) => {
                         let sum = (at as i64).checked_add(relocation.r_addend(LE));
-                        let place = i64::try_from(offset)
-                            .ok()
-                            .and_then(|o| o.checked_add(target.range.start as i64));
+                        let place = i64::try_from(offset).ok().and_then(|o| o.checked_add(target.range.start as i64));
                         match (sum, place) {
-                            (Some(sum), Some(place)) => reloc::apply(
-                                machine,
-                                kind,
-                                &mut bytes[target.range.clone()],
-                                offset,
-                                place,
-                                sum,
-                            ),
+                            (Some(sum), Some(place)) => {
+                                reloc::apply(machine, kind, &mut bytes[target.range.clone()], offset, place, sum)
+                            }
                             _ => Err("is out of range".to_string()),
                         }
                     }

@@ -19,16 +19,11 @@ pub struct Module {
 impl Module {
     /// Loads an object; `place` is where it came from, for errors.
     pub fn load(bytes: &[u8], place: &str) -> Result<Module> {
-        let machine = Machine::host().ok_or_else(|| {
-            Diagnostic::new("E0402", "host code exists for x86-64 and aarch64 only").at(place)
-        })?;
+        let machine =
+            Machine::host().ok_or_else(|| Diagnostic::new("E0402", "host code exists for x86-64 and aarch64 only").at(place))?;
         let image = link::link(bytes, machine, map::page_size()).map_err(|d| d.at(place))?;
         let mapping = Mapping::new(&image).map_err(|d| d.at(place))?;
-        Ok(Module {
-            place: place.to_string(),
-            mapping,
-            functions: image.functions,
-        })
+        Ok(Module { place: place.to_string(), mapping, functions: image.functions })
     }
 
     /// The function of that name.
@@ -38,15 +33,11 @@ impl Module {
     pub fn function(&self, name: &str) -> Result<KernelFn> {
         let Some(&offset) = self.functions.get(name) else {
             let names: Vec<&str> = self.functions.keys().take(8).map(String::as_str).collect();
-            return Err(
-                Diagnostic::new("E0407", format!("host code has no function `{name}`"))
-                    .at(&self.place)
-                    .hint(format!(
-                        "it has {} functions, the first being: {}",
-                        self.functions.len(),
-                        names.join(", ")
-                    )),
-            );
+            return Err(Diagnostic::new("E0407", format!("host code has no function `{name}`")).at(&self.place).hint(format!(
+                "it has {} functions, the first being: {}",
+                self.functions.len(),
+                names.join(", ")
+            )));
         };
         let address = self.mapping.address(offset);
         // SAFETY: the address is that of mapped code and not null; a function pointer has the size of a pointer.

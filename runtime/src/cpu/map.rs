@@ -29,16 +29,7 @@ impl Mapping {
         let len = image.bytes.len();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                -1,
-                0,
-            )
-        };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(failed("map", len));
         }
@@ -58,13 +49,8 @@ impl Mapping {
             return Ok(());
         }
         // SAFETY: the range is inside the mapping; no Rust reference to it exists.
-        let rc =
-            unsafe { libc::mprotect(self.start.as_ptr().add(from).cast(), to - from, protection) };
-        if rc == 0 {
-            Ok(())
-        } else {
-            Err(failed("protect", to - from))
-        }
+        let rc = unsafe { libc::mprotect(self.start.as_ptr().add(from).cast(), to - from, protection) };
+        if rc == 0 { Ok(()) } else { Err(failed("protect", to - from)) }
     }
 
     /// Address of a byte of the image.
@@ -84,11 +70,8 @@ impl Drop for Mapping {
 
 fn failed(what: &str, len: usize) -> Diagnostic {
     let error = std::io::Error::last_os_error();
-    Diagnostic::new(
-        "E0406",
-        format!("could not {what} {len} bytes for host code: {error}"),
-    )
-    .hint("the system may forbid executable memory (SELinux, seccomp or a memory limit)")
+    Diagnostic::new("E0406", format!("could not {what} {len} bytes for host code: {error}"))
+        .hint("the system may forbid executable memory (SELinux, seccomp or a memory limit)")
 }
 
 #[cfg(not(target_arch = "aarch64"))]

@@ -33,12 +33,7 @@ impl AlignedBuf {
         assert!(skip < ALIGN);
         // SAFETY: skip is less than the ALIGN bytes allocated beyond len.
         let start = unsafe { heap.add(skip) };
-        Some(AlignedBuf {
-            heap,
-            layout,
-            start,
-            len,
-        })
+        Some(AlignedBuf { heap, layout, start, len })
     }
 
     /// Address of the first byte.
@@ -75,11 +70,7 @@ mod tests {
             let mut buf = AlignedBuf::zeroed(len).unwrap();
             assert_eq!((buf.ptr() as usize % ALIGN, buf.len()), (0, len));
             // SAFETY: len bytes that were zero-filled.
-            assert!(
-                unsafe { std::slice::from_raw_parts(buf.ptr(), len) }
-                    .iter()
-                    .all(|b| *b == 0)
-            );
+            assert!(unsafe { std::slice::from_raw_parts(buf.ptr(), len) }.iter().all(|b| *b == 0));
             buf.fill(0xff);
         }
         for len in [1 << 60, isize::MAX as usize, usize::MAX] {

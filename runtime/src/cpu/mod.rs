@@ -17,5 +17,4 @@ pub use device::{CpuDevice, CpuOptions};
 ///
 /// `bufs` points to one pointer per kernel parameter, `shared` to the block's scratch memory, 64-byte
 /// aligned and undefined at entry.
-pub type KernelFn =
-    unsafe extern "C" fn(bufs: *const *mut u8, block_x: u32, block_y: u32, shared: *mut u8);
+pub type KernelFn = unsafe extern "C" fn(bufs: *const *mut u8, block_x: u32, block_y: u32, shared: *mut u8);

@@ -94,32 +94,19 @@ impl Pool {
     pub fn new(threads: usize) -> Result<Pool> {
         let threads = threads.max(1);
         if threads > MAX_THREADS {
-            let message =
-                format!("{threads} threads asked for, at most {MAX_THREADS} are possible");
+            let message = format!("{threads} threads asked for, at most {MAX_THREADS} are possible");
             return Err(Diagnostic::new("E0410", message));
         }
         let processors = thread::available_parallelism().map_or(1, |n| n.get());
         // Where threads outnumber processors, the awaited thread may need this one's.
-        let most_spins = if threads > processors {
-            FEWEST_SPINS
-        } else {
-            MOST_SPINS
-        };
-        let job = Job {
-            launches: std::ptr::null(),
-            len: 0,
-            scratch: Vec::new(),
-            poison: false,
-            order: Order::Forward,
-            stop: false,
-        };
+        let most_spins = if threads > processors { FEWEST_SPINS } else { MOST_SPINS };
+        let job =
+            Job { launches: std::ptr::null(), len: 0, scratch: Vec::new(), poison: false, order: Order::Forward, stop: false };
         let shared = Arc::new(Shared {
             threads,
             generation: Padded(AtomicU64::new(0)),
             arrived: Padded(AtomicU64::new(0)),
-            sleeping: (1..threads)
-                .map(|_| Padded(AtomicBool::new(false)))
-                .collect(),
+            sleeping: (1..threads).map(|_| Padded(AtomicBool::new(false))).collect(),
             job: UnsafeCell::new(job),
         });
         let mut pool = Pool {
@@ -136,11 +123,8 @@ impl Pool {
                 .name(format!("isobit-{index}"))
                 .spawn(move || shared.work(Walker::new(index, most_spins)))
                 .map_err(|e| {
-                    Diagnostic::new(
-                        "E0410",
-                        format!("could not start thread {index} of {threads}: {e}"),
-                    )
-                    .hint("ask for fewer threads")
+                    Diagnostic::new("E0410", format!("could not start thread {index} of {threads}: {e}"))
+                        .hint("ask for fewer threads")
                 })?; // dropping the pool stops those already started
             pool.workers.push(worker);
         }
@@ -215,10 +199,8 @@ impl Pool {
             // A multiple of two cache lines, so that no line has two threads' bytes.
             let len = (bytes as usize).next_multiple_of(128).max(128);
             scratch.push(AlignedBuf::zeroed(len).ok_or_else(|| {
-                let message = format!(
-                    "not enough memory for {bytes} bytes of shared memory in each of {} threads",
-                    self.threads()
-                );
+                let message =
+                    format!("not enough memory for {bytes} bytes of shared memory in each of {} threads", self.threads());
                 Diagnostic::new("E0411", message)
             })?);
         }
@@ -347,12 +329,7 @@ struct Walker {
 
 impl Walker {
     fn new(thread: usize, most_spins: u32) -> Walker {
-        Walker {
-            thread,
-            barriers: 0,
-            spins: most_spins,
-            most_spins,
-        }
+        Walker { thread, barriers: 0, spins: most_spins, most_spins }
     }
 
     /// Spins, then yields, until `done`; false if that many yields did not help (`u32::MAX`: no limit).
@@ -407,14 +384,7 @@ unsafe fn run_alone(job: &Job) {
 ///
 /// # Safety
 /// The launch is valid; `scratch` has at least its `shared_bytes` bytes and is used by this thread alone.
-unsafe fn run_blocks(
-    launch: &Launch<'_>,
-    index: usize,
-    first: u64,
-    count: u64,
-    scratch: *mut u8,
-    job: &Job,
-) {
+unsafe fn run_blocks(launch: &Launch<'_>, index: usize, first: u64, count: u64, scratch: *mut u8, job: &Job) {
     let width = u64::from(launch.grid[0]);
     let blocks = launch.blocks();
     for place in first..first + count {

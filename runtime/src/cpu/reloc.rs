@@ -66,9 +66,7 @@ pub(super) fn apply(
     let delta = target.checked_sub(place).ok_or("is out of range")?;
     match machine {
         Machine::X86_64 => match kind {
-            elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => {
-                put(section, offset, fit32(delta)?.to_le_bytes())
-            }
+            elf::R_X86_64_PC32 | elf::R_X86_64_PLT32 => put(section, offset, fit32(delta)?.to_le_bytes()),
             elf::R_X86_64_PC64 => put(section, offset, delta.to_le_bytes()),
             _ => Err(refused(x86_name(kind), kind)),
         },
@@ -88,18 +86,12 @@ fn aarch64(
     match kind {
         elf::R_AARCH64_PREL64 => put(section, offset, delta.to_le_bytes()),
         elf::R_AARCH64_PREL32 => put(section, offset, fit32(delta)?.to_le_bytes()),
-        elf::R_AARCH64_CALL26 | elf::R_AARCH64_JUMP26 => {
-            insert(section, offset, 0, 26, words(delta, 26)?)
-        }
-        elf::R_AARCH64_CONDBR19 | elf::R_AARCH64_LD_PREL_LO19 => {
-            insert(section, offset, 5, 19, words(delta, 19)?)
-        }
+        elf::R_AARCH64_CALL26 | elf::R_AARCH64_JUMP26 => insert(section, offset, 0, 26, words(delta, 26)?),
+        elf::R_AARCH64_CONDBR19 | elf::R_AARCH64_LD_PREL_LO19 => insert(section, offset, 5, 19, words(delta, 19)?),
         elf::R_AARCH64_TSTBR14 => insert(section, offset, 5, 14, words(delta, 14)?),
         elf::R_AARCH64_ADR_PREL_LO21 => adr(section, offset, delta),
         elf::R_AARCH64_ADR_PREL_PG_HI21 => adr(section, offset, (target >> 12) - (place >> 12)),
-        elf::R_AARCH64_ADD_ABS_LO12_NC | elf::R_AARCH64_LDST8_ABS_LO12_NC => {
-            insert(section, offset, 10, 12, low)
-        }
+        elf::R_AARCH64_ADD_ABS_LO12_NC | elf::R_AARCH64_LDST8_ABS_LO12_NC => insert(section, offset, 10, 12, low),
         elf::R_AARCH64_LDST16_ABS_LO12_NC => insert(section, offset, 10, 12, scaled(low, 1)?),
         elf::R_AARCH64_LDST32_ABS_LO12_NC => insert(section, offset, 10, 12, scaled(low, 2)?),
         elf::R_AARCH64_LDST64_ABS_LO12_NC => insert(section, offset, 10, 12, scaled(low, 3)?),
@@ -120,12 +112,8 @@ fn refused(name: &str, kind: elf::RelocationType) -> String {
 fn x86_name(kind: elf::RelocationType) -> &'static str {
     match kind {
         elf::R_X86_64_64 | elf::R_X86_64_32 | elf::R_X86_64_32S => "absolute address",
-        elf::R_X86_64_GOTPCREL | elf::R_X86_64_GOTPCRELX | elf::R_X86_64_REX_GOTPCRELX => {
-            "global offset table"
-        }
-        elf::R_X86_64_GOTPC32 | elf::R_X86_64_GOTOFF64 | elf::R_X86_64_GOT64 => {
-            "global offset table"
-        }
+        elf::R_X86_64_GOTPCREL | elf::R_X86_64_GOTPCRELX | elf::R_X86_64_REX_GOTPCRELX => "global offset table",
+        elf::R_X86_64_GOTPC32 | elf::R_X86_64_GOTOFF64 | elf::R_X86_64_GOT64 => "global offset table",
         _ => "",
     }
 }
@@ -144,13 +132,7 @@ fn field<const N: usize>(section: &mut [u8], offset: u64) -> Result<&mut [u8], S
 }
 
 /// Replaces `width` bits at bit `shift` of the instruction word.
-fn insert(
-    section: &mut [u8],
-    offset: u64,
-    shift: u32,
-    width: u32,
-    value: u32,
-) -> Result<(), String> {
+fn insert(section: &mut [u8], offset: u64, shift: u32, width: u32, value: u32) -> Result<(), String> {
     let field = field::<4>(section, offset)?;
     let mask = ((1u32 << width) - 1) << shift;
     let word = u32::from_le_bytes([field[0], field[1], field[2], field[3]]);
@@ -181,11 +163,7 @@ fn scaled(low: u32, shift: u32) -> Result<u32, String> {
 
 fn fit(value: i64, width: u32) -> Result<u32, String> {
     let half = 1i64 << (width - 1);
-    if (-half..half).contains(&value) {
-        Ok(value as u32)
-    } else {
-        Err("is out of range".into())
-    }
+    if (-half..half).contains(&value) { Ok(value as u32) } else { Err("is out of range".into()) }
 }
 
 fn fit32(value: i64) -> Result<i32, String> {
@@ -205,62 +183,21 @@ mod tests {
     #[test]
     fn x86_fields() {
         let mut section = [0u8; 12];
-        apply(
-            Machine::X86_64,
-            elf::R_X86_64_PC32,
-            &mut section,
-            8,
-            0x108,
-            0x100,
-        )
-        .unwrap();
+        apply(Machine::X86_64, elf::R_X86_64_PC32, &mut section, 8, 0x108, 0x100).unwrap();
         assert_eq!(section[8..], (-8i32).to_le_bytes());
-        apply(
-            Machine::X86_64,
-            elf::R_X86_64_PC64,
-            &mut section,
-            4,
-            0,
-            1 << 40,
-        )
-        .unwrap();
+        apply(Machine::X86_64, elf::R_X86_64_PC64, &mut section, 4, 0, 1 << 40).unwrap();
         assert_eq!(section[4..], (1i64 << 40).to_le_bytes());
-        let far = apply(
-            Machine::X86_64,
-            elf::R_X86_64_PLT32,
-            &mut section,
-            0,
-            0,
-            1 << 31,
-        );
+        let far = apply(Machine::X86_64, elf::R_X86_64_PLT32, &mut section, 0, 0, 1 << 31);
         assert_eq!(far.unwrap_err(), "is out of range");
         for offset in [9, 12, u64::MAX - 1] {
-            let e = apply(
-                Machine::X86_64,
-                elf::R_X86_64_PC32,
-                &mut section,
-                offset,
-                0,
-                0,
-            );
+            let e = apply(Machine::X86_64, elf::R_X86_64_PC32, &mut section, offset, 0, 0);
             assert!(e.unwrap_err().contains("outside its section"));
         }
-        for kind in [
-            elf::R_X86_64_64,
-            elf::R_X86_64_GOTPCREL,
-            elf::RelocationType(777),
-        ] {
+        for kind in [elf::R_X86_64_64, elf::R_X86_64_GOTPCREL, elf::RelocationType(777)] {
             let e = apply(Machine::X86_64, kind, &mut section, 0, 0, 0).unwrap_err();
             assert!(e.contains("not supported"), "{e}");
         }
-        let e = apply(
-            Machine::X86_64,
-            elf::R_X86_64_PC32,
-            &mut section,
-            0,
-            i64::MIN,
-            i64::MAX,
-        );
+        let e = apply(Machine::X86_64, elf::R_X86_64_PC32, &mut section, 0, i64::MIN, i64::MAX);
         assert!(e.is_err());
     }
 
@@ -268,42 +205,18 @@ mod tests {
     #[test]
     fn aarch64_fields() {
         // bl .+8, bl .-4
-        assert_eq!(
-            arm(elf::R_AARCH64_CALL26, 0x9400_0000, 16, 24),
-            Ok(0x9400_0002)
-        );
-        assert_eq!(
-            arm(elf::R_AARCH64_CALL26, 0x9400_0000, 16, 12),
-            Ok(0x97ff_ffff)
-        );
+        assert_eq!(arm(elf::R_AARCH64_CALL26, 0x9400_0000, 16, 24), Ok(0x9400_0002));
+        assert_eq!(arm(elf::R_AARCH64_CALL26, 0x9400_0000, 16, 12), Ok(0x97ff_ffff));
         // b.eq .+8
-        assert_eq!(
-            arm(elf::R_AARCH64_CONDBR19, 0x5400_0000, 0, 8),
-            Ok(0x5400_0040)
-        );
+        assert_eq!(arm(elf::R_AARCH64_CONDBR19, 0x5400_0000, 0, 8), Ok(0x5400_0040));
         // adr x0, .+5
-        assert_eq!(
-            arm(elf::R_AARCH64_ADR_PREL_LO21, 0x1000_0000, 0, 5),
-            Ok(0x3000_0020)
-        );
+        assert_eq!(arm(elf::R_AARCH64_ADR_PREL_LO21, 0x1000_0000, 0, 5), Ok(0x3000_0020));
         // adrp x1, two pages on, from anywhere in the page
-        assert_eq!(
-            arm(elf::R_AARCH64_ADR_PREL_PG_HI21, 0x9000_0001, 0xffc, 0x2010),
-            Ok(0xd000_0001)
-        );
+        assert_eq!(arm(elf::R_AARCH64_ADR_PREL_PG_HI21, 0x9000_0001, 0xffc, 0x2010), Ok(0xd000_0001));
         // add x1, x1, #0x10; ldr q0, [x1, #0x20]; ldr s0, [x1, #0x24]
-        assert_eq!(
-            arm(elf::R_AARCH64_ADD_ABS_LO12_NC, 0x9100_0021, 0, 0x2010),
-            Ok(0x9100_4021)
-        );
-        assert_eq!(
-            arm(elf::R_AARCH64_LDST128_ABS_LO12_NC, 0x3dc0_0020, 0, 0x2020),
-            Ok(0x3dc0_0820)
-        );
-        assert_eq!(
-            arm(elf::R_AARCH64_LDST32_ABS_LO12_NC, 0xbd40_0020, 0, 0x2024),
-            Ok(0xbd40_2420)
-        );
+        assert_eq!(arm(elf::R_AARCH64_ADD_ABS_LO12_NC, 0x9100_0021, 0, 0x2010), Ok(0x9100_4021));
+        assert_eq!(arm(elf::R_AARCH64_LDST128_ABS_LO12_NC, 0x3dc0_0020, 0, 0x2020), Ok(0x3dc0_0820));
+        assert_eq!(arm(elf::R_AARCH64_LDST32_ABS_LO12_NC, 0xbd40_0020, 0, 0x2024), Ok(0xbd40_2420));
         assert!(arm(elf::R_AARCH64_LDST64_ABS_LO12_NC, 0, 0, 4).is_err());
         assert!(arm(elf::R_AARCH64_CALL26, 0, 0, 1 << 27).is_err());
         assert!(arm(elf::R_AARCH64_CALL26, 0, 0, 2).is_err());

@@ -5,13 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Flags for a position-independent object as the compiler emits it.
-pub const PIC: &[&str] = &[
-    "-O2",
-    "-fPIC",
-    "-ffunction-sections",
-    "-fno-stack-protector",
-    "-fno-math-errno",
-];
+pub const PIC: &[&str] = &["-O2", "-fPIC", "-ffunction-sections", "-fno-stack-protector", "-fno-math-errno"];
 
 /// What every test kernel begins with.
 pub const PRELUDE: &str = "
@@ -25,23 +19,11 @@ typedef uint8_t *const *Bufs;
 pub fn compile(source: &str, flags: &[&str]) -> Vec<u8> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let stem = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("k{}-{number}", std::process::id()));
+    let stem = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("k{}-{number}", std::process::id()));
     let (c, o) = (stem.with_extension("c"), stem.with_extension("o"));
     std::fs::write(&c, format!("{PRELUDE}{source}")).unwrap();
-    let gcc = Command::new("gcc")
-        .args(flags)
-        .arg("-c")
-        .arg(&c)
-        .arg("-o")
-        .arg(&o)
-        .output()
-        .expect("gcc runs");
-    assert!(
-        gcc.status.success(),
-        "{}",
-        String::from_utf8_lossy(&gcc.stderr)
-    );
+    let gcc = Command::new("gcc").args(flags).arg("-c").arg(&c).arg("-o").arg(&o).output().expect("gcc runs");
+    assert!(gcc.status.success(), "{}", String::from_utf8_lossy(&gcc.stderr));
     let object = std::fs::read(&o).unwrap();
     std::fs::remove_file(&c).unwrap();
     std::fs::remove_file(&o).unwrap();

@@ -1,0 +1,246 @@
+//! [`CudaDevice`]: buffers are device memory, modules are PTX that the driver compiles, launches go to one stream in order.
+//! Every call checks its ids and offsets as the CPU's device does; a fault in a kernel is reported by the next call that waits.
+
+use super::driver::{CUdeviceptr, CUfunction, CUmodule, Gpu};
+use crate::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list, check_grid_y};
+use ir::diag::{Diagnostic, Result};
+
+/// What a new buffer holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fill {
+    /// Zeros.
+    #[default]
+    Zero,
+    /// 0xff bytes: NaN as floats.
+    Poison,
+    /// Whatever was there: for a memory checker that looks for reads of it.
+    Nothing,
+}
+
+/// How a [`CudaDevice`] runs. No choice changes a result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// Number of the GPU.
+    pub ordinal: u32,
+    /// What new buffers hold.
+    pub fill: Fill,
+}
+
+/// One NVIDIA GPU.
+pub struct CudaDevice {
+    gpu: Gpu,
+    fill: Fill,
+    buffers: Vec<Option<Buffer>>,
+    kernels: Vec<Kernel>,
+    prepared: Vec<Option<Prepared>>,
+    modules: Vec<CUmodule>,
+}
+
+#[derive(Clone, Copy)]
+struct Buffer {
+    at: CUdeviceptr,
+    bytes: u64,
+}
+
+struct Kernel {
+    entry: CUfunction,
+    name: String,
+    bufs: u32,
+}
+
+struct Prepared {
+    steps: Vec<Step>,
+    /// Buffers that the steps use, sorted.
+    buffers: Vec<BufferId>,
+}
+
+struct Step {
+    kernel: KernelHandle,
+    args: Vec<CUdeviceptr>,
+    grid: [u32; 2],
+    threads: u32,
+}
+
+// SAFETY: as for `Gpu`: driver objects may be used from any thread, and `&mut self` keeps calls apart.
+unsafe impl Send for CudaDevice {}
+
+impl CudaDevice {
+    /// Opens a GPU. Without a driver or a GPU this is an error that says so.
+    pub fn new(options: CudaOptions) -> Result<CudaDevice> {
+        Ok(CudaDevice {
+            gpu: Gpu::open(options.ordinal)?,
+            fill: options.fill,
+            buffers: vec![],
+            kernels: vec![],
+            prepared: vec![],
+            modules: vec![],
+        })
+    }
+
+    fn buffer(&self, id: BufferId) -> Result<Buffer> {
+        self.buffers.get(id.0 as usize).copied().flatten().ok_or_else(|| unknown("buffer", id.0))
+    }
+
+    /// Address of `len` bytes at `offset` of a buffer.
+    fn bytes(&self, id: BufferId, offset: u64, len: usize) -> Result<CUdeviceptr> {
+        let b = self.buffer(id)?;
+        if offset.checked_add(len as u64).is_none_or(|end| end > b.bytes) {
+            let message = format!("{len} bytes at offset {offset} are outside buffer {} of {} bytes", id.0, b.bytes);
+            return Err(Diagnostic::new("E0422", message));
+        }
+        Ok(b.at + offset)
+    }
+
+    fn kernel(&self, handle: KernelHandle) -> Result<&Kernel> {
+        self.kernels.get(handle.0 as usize).ok_or_else(|| unknown("kernel", handle.0))
+    }
+}
+
+fn unknown(what: &str, id: u32) -> Diagnostic {
+    Diagnostic::new("E0421", format!("{what} {id} does not exist on this device"))
+}
+
+/// The next id of a table.
+fn next_id(len: usize, what: &str) -> Result<u32> {
+    u32::try_from(len).map_err(|_| Diagnostic::new("E0421", format!("this device has had 2^32 {what}s")))
+}
+
+impl Device for CudaDevice {
+    fn name(&self) -> String {
+        self.gpu.name.clone()
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<BufferId> {
+        let id = BufferId(next_id(self.buffers.len(), "buffer")?);
+        let size = usize::try_from(bytes).map_err(|_| Diagnostic::new("E0420", format!("no buffer has {bytes} bytes")))?;
+        let at = self.gpu.alloc(size).map_err(|d| {
+            let live = self.buffers.iter().flatten();
+            let (count, held) = live.fold((0, 0u64), |(n, sum), b| (n + 1, sum + b.bytes));
+            Diagnostic { message: format!("{}; {count} buffers hold {held} bytes", d.message), ..d }
+                .hint("a shorter context or a smaller prefill chunk needs less memory")
+        })?;
+        let filled = match self.fill {
+            // SAFETY: the allocation is that long.
+            Fill::Zero => unsafe { self.gpu.fill(at, 0, size) },
+            // SAFETY: as above.
+            Fill::Poison => unsafe { self.gpu.fill(at, 0xff, size) },
+            Fill::Nothing => Ok(()),
+        };
+        self.buffers.push(Some(Buffer { at, bytes }));
+        filled.map(|()| id)
+    }
+
+    fn free(&mut self, id: BufferId) -> Result<()> {
+        let b = self.buffer(id)?;
+        let user = self.prepared.iter().position(|p| p.as_ref().is_some_and(|p| p.buffers.binary_search(&id).is_ok()));
+        if let Some(user) = user {
+            return Err(Diagnostic::new("E0423", format!("buffer {} is used by prepared list {user}", id.0)));
+        }
+        self.buffers[id.0 as usize] = None;
+        // SAFETY: it came from `alloc`, no list has its address, and its id is now unknown.
+        unsafe { self.gpu.free(b.at) }
+    }
+
+    fn write(&mut self, id: BufferId, offset: u64, data: &[u8]) -> Result<()> {
+        let at = self.bytes(id, offset, data.len())?;
+        // SAFETY: the range was checked.
+        unsafe { self.gpu.upload(at, data) }
+    }
+
+    fn read(&mut self, id: BufferId, offset: u64, out: &mut [u8]) -> Result<()> {
+        let at = self.bytes(id, offset, out.len())?;
+        // SAFETY: the range was checked.
+        unsafe { self.gpu.download(at, out) }
+    }
+
+    fn load_module(&mut self, code: &[u8], names: &KernelNames<'_>) -> Result<Vec<KernelHandle>> {
+        let text = std::str::from_utf8(code).map_err(|_| Diagnostic::new("E0443", "PTX is not text").at(names.place))?;
+        let parts = super::split(text);
+        let first_module = self.modules.len();
+        for (name, ptx) in &parts {
+            let place = if name.is_empty() { names.place.to_string() } else { format!("{}, kernel `{name}`", names.place) };
+            self.modules.push(self.gpu.load(ptx, &place)?);
+        }
+        next_id(self.kernels.len() + names.kernels.len(), "kernel")?;
+        let first = self.kernels.len();
+        let mut found = vec![];
+        for sig in names.kernels {
+            // The text of that name, or any that has no name.
+            let mut entry = None;
+            for ((name, _), module) in parts.iter().zip(&self.modules[first_module..]) {
+                if entry.is_none() && (name.is_empty() || *name == sig.name) {
+                    // SAFETY: modules are unloaded when the device is dropped.
+                    entry = unsafe { self.gpu.function(*module, sig.name)? };
+                }
+            }
+            let missing = || Diagnostic::new("E0407", format!("no kernel `{}`", sig.name)).at(names.place);
+            found.push(Kernel { entry: entry.ok_or_else(missing)?, name: sig.name.to_string(), bufs: sig.bufs });
+        }
+        self.kernels.extend(found);
+        Ok((first..self.kernels.len()).map(|i| KernelHandle(i as u32)).collect())
+    }
+
+    fn prepare(&mut self, list: &[LaunchDesc]) -> Result<PreparedId> {
+        let id = PreparedId(next_id(self.prepared.len(), "prepared list")?);
+        let (mut steps, mut buffers) = (vec![], vec![]);
+        for (index, launch) in list.iter().enumerate() {
+            let kernel = self.kernel(launch.kernel)?;
+            launch.check(index, &kernel.name, kernel.bufs)?;
+            let mut args = vec![];
+            for &(buffer, offset) in &launch.args {
+                let place = |d: Diagnostic| d.at(format!("launch {index} ({})", kernel.name));
+                args.push(self.bytes(buffer, offset, 0).map_err(place)?);
+                buffers.push(buffer);
+            }
+            steps.push(Step { kernel: launch.kernel, args, grid: launch.grid, threads: 32 * launch.warps });
+        }
+        buffers.sort_unstable();
+        buffers.dedup();
+        self.prepared.push(Some(Prepared { steps, buffers }));
+        Ok(id)
+    }
+
+    fn release(&mut self, id: PreparedId) -> Result<()> {
+        match self.prepared.get_mut(id.0 as usize).and_then(Option::take) {
+            Some(_) => Ok(()),
+            None => Err(unknown("prepared list", id.0)),
+        }
+    }
+
+    unsafe fn run(&mut self, id: PreparedId, grid_y: &[u32]) -> Result<()> {
+        let prepared = self.prepared.get(id.0 as usize).and_then(Option::as_ref);
+        let prepared = prepared.ok_or_else(|| unknown("prepared list", id.0))?;
+        check_grid_list(grid_y.len(), prepared.steps.len())?;
+        for (index, step) in prepared.steps.iter().enumerate() {
+            let y = grid_y.get(index).copied().unwrap_or(step.grid[1]);
+            check_grid_y(index, &self.kernels[step.kernel.0 as usize].name, y)?;
+        }
+        self.gpu.begin()?;
+        for (index, step) in prepared.steps.iter().enumerate() {
+            let kernel = &self.kernels[step.kernel.0 as usize];
+            let y = grid_y.get(index).copied().unwrap_or(step.grid[1]);
+            if y > 0 {
+                // SAFETY: the buffers exist, because `free` refuses those of a prepared list; the rest is the caller's promise.
+                unsafe { self.gpu.launch(kernel.entry, [step.grid[0], y], step.threads, &step.args, &kernel.name)? };
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.gpu.sync()
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        for b in self.buffers.iter().flatten() {
+            // SAFETY: it came from `alloc`; nothing uses it after the device.
+            let _ = unsafe { self.gpu.free(b.at) };
+        }
+        for &m in &self.modules {
+            // SAFETY: it came from `load`; nothing uses it after the device.
+            let _ = unsafe { self.gpu.unload(m) };
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The program as a user meets it. Transcripts in `tests/cli/*.txt` are run command by command and compared; with
+//! `ISOBIT_BLESS=1` what came out is written back. A transcript has
+//!
+//! - `# ...`: remarks;
+//! - `$ isobit ARGS [< TEXT]`: runs the program (words may be quoted; `\n` and `\xHH` in double quotes);
+//! - `$ copy A B`, `$ flip FILE`, `$ cut FILE`, `$ rm PATH`, `$ write FILE TEXT`, `$ same A B`: changes and compares files;
+//! - below a command: `> ` lines of standard output, `! ` lines of standard error, `? N` the exit code if it is not 0.
+//!
+//! Times and rates are replaced by `N`. Each transcript runs in a folder of its own; the cache is shared.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_isobit");
+
+/// A fresh folder.
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn cache() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| scratch("cli-cache"))
+}
+
+struct Output {
+    out: String,
+    err: String,
+    code: i32,
+}
+
+fn isobit(dir: &Path, args: &[OsString], stdin: &[u8]) -> Output {
+    let mut child = Command::new(PROGRAM)
+        .args(args)
+        .current_dir(dir)
+        .env("XDG_CACHE_HOME", cache())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The program may end before it reads.
+    let _ = child.stdin.take().unwrap().write_all(stdin);
+    let o = child.wait_with_output().unwrap();
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    Output { out: text(&o.stdout), err: text(&o.stderr), code: o.status.code().unwrap_or(-1) }
+}
+
+/// Words of a command line.
+fn words(line: &str) -> Vec<OsString> {
+    let mut out = vec![];
+    let mut chars = line.chars().peekable();
+    while let Some(&c) = chars.peek() {
+        if c == ' ' {
+            chars.next();
+            continue;
+        }
+        let mut word: Vec<u8> = vec![];
+        let mut quote = None;
+        for c in chars.by_ref() {
+            match (c, quote) {
+                (' ', None) => break,
+                ('\'' | '"', None) => quote = Some(c),
+                (c, Some(q)) if c == q => quote = None,
+                (c, _) => word.extend(c.to_string().bytes()),
+            }
+        }
+        if line.contains('"') {
+            word = unescape(&word);
+        }
+        out.push(OsString::from_vec(word));
+    }
+    out
+}
+
+fn unescape(word: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(word).into_owned();
+    let mut out = vec![];
+    let mut rest = text.as_str();
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.extend(before.bytes());
+        rest = match after.as_bytes() {
+            [b'n', ..] => {
+                out.push(b'\n');
+                &after[1..]
+            }
+            [b'x', ..] => {
+                out.push(u8::from_str_radix(&after[1..3], 16).unwrap());
+                &after[3..]
+            }
+            _ => after,
+        };
+    }
+    out.extend(rest.bytes());
+    out
+}
+
+/// A line without what differs from run to run: `12.34 s` and `56 tok/s` become `N s` and `N tok/s`, JSON loses its times.
+fn timeless(line: &str) -> String {
+    let mut out = line.replace("\"program\":\"compiled\"", "\"program\":\"cached\"");
+    if let Some((a, b)) = out.split_once("\"seconds\":{") {
+        let rest = b.split_once('}').map_or("", |(_, r)| r);
+        out = format!("{a}\"seconds\":{{N}}{rest}");
+    }
+    let words: Vec<&str> = out.split(' ').collect();
+    let number = |w: &str| w.parse::<f64>().is_ok();
+    let mut done = vec![];
+    for (i, w) in words.iter().enumerate() {
+        let unit = words.get(i + 1).map_or("", |u| u.trim_end_matches([',', ';']));
+        done.push(if number(w) && (unit == "s" || unit == "tok/s") { "N" } else { w });
+    }
+    done.join(" ").replace("; compiled in", "; ready in").replace("; cached in", "; ready in")
+}
+
+/// Runs one command and gives its output as transcript lines.
+fn command(dir: &Path, line: &str) -> Vec<String> {
+    let mut w = words(line);
+    let name = w.remove(0).into_string().unwrap();
+    let path = |i: usize| dir.join(&w[i]);
+    match name.as_str() {
+        "isobit" => {
+            let stdin = match w.iter().position(|x| x == "<") {
+                Some(at) => w.drain(at..).nth(1).unwrap().into_vec(),
+                None => vec![],
+            };
+            let o = isobit(dir, &w, &stdin);
+            let mark = |text: &str, m: char| {
+                text.lines().map(|l| format!("{m} {}", timeless(l)).trim_end().to_string()).collect::<Vec<_>>()
+            };
+            let mut out = mark(&o.out, '>');
+            out.extend(mark(&o.err, '!'));
+            if o.code != 0 {
+                out.push(format!("? {}", o.code));
+            }
+            return out;
+        }
+        "copy" => copy(&path(0), &path(1)),
+        "flip" => {
+            // A hard link to the source must not change with it.
+            let mut bytes = fs::read(path(0)).unwrap();
+            let at = bytes.len() / 2;
+            bytes[at] ^= 1;
+            fs::remove_file(path(0)).unwrap();
+            fs::write(path(0), bytes).unwrap();
+        }
+        "cut" => {
+            let bytes = fs::read(path(0)).unwrap();
+            fs::remove_file(path(0)).unwrap();
+            fs::write(path(0), &bytes[..bytes.len() / 2]).unwrap();
+        }
+        "rm" if path(0).is_dir() => fs::remove_dir_all(path(0)).unwrap(),
+        "rm" => fs::remove_file(path(0)).unwrap(),
+        "write" => fs::write(path(0), w[1].as_encoded_bytes()).unwrap(),
+        "same" => {
+            let (a, b) = (tree(&path(0)), tree(&path(1)));
+            return vec![if a == b { "> the same" } else { "> different" }.into()];
+        }
+        _ => panic!("no command {name}"),
+    }
+    vec![]
+}
+
+fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        fs::create_dir_all(to).unwrap();
+        for e in fs::read_dir(from).unwrap() {
+            let e = e.unwrap();
+            copy(&e.path(), &to.join(e.file_name()));
+        }
+    } else {
+        fs::copy(from, to).unwrap();
+    }
+}
+
+/// All files below a folder with their contents.
+fn tree(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut out = vec![];
+    let mut todo = vec![path.to_path_buf()];
+    while let Some(p) = todo.pop() {
+        if p.is_dir() {
+            todo.extend(fs::read_dir(&p).unwrap().map(|e| e.unwrap().path()));
+        } else {
+            out.push((p.strip_prefix(path).unwrap().to_path_buf(), fs::read(&p).unwrap()));
+        }
+    }
+    out.sort();
+    out
+}
+
+/// Runs a transcript and compares it.
+fn transcript(name: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/cli/{name}.txt"));
+    let want = fs::read_to_string(&file).unwrap();
+    let dir = scratch(&format!("cli-{name}"));
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/mlx-4bit"), &dir.join("model"));
+    let mut got = String::new();
+    for line in want.lines() {
+        if line.starts_with(['>', '!', '?']) {
+            continue;
+        }
+        got.push_str(&format!("{line}\n"));
+        if let Some(c) = line.strip_prefix("$ ") {
+            for l in command(&dir, c) {
+                got.push_str(&format!("{l}\n"));
+            }
+        }
+    }
+    fs::remove_dir_all(&dir).unwrap();
+    if std::env::var_os("ISOBIT_BLESS").is_some() {
+        fs::write(&file, &got).unwrap();
+    } else if got != want {
+        let at = got.lines().zip(want.lines()).take_while(|(a, b)| a == b).count();
+        let show = |t: &str| t.lines().skip(at.saturating_sub(3)).take(12).collect::<Vec<_>>().join("\n");
+        panic!(
+            "{name}.txt line {}:\n--- expected\n{}\n--- found\n{}\n(ISOBIT_BLESS=1 accepts it)",
+            at + 1,
+            show(&want),
+            show(&got)
+        );
+    }
+}
+
+#[test]
+fn help() {
+    transcript("help");
+}
+
+#[test]
+fn usage_errors() {
+    transcript("usage");
+}
+
+#[test]
+fn bad_input() {
+    transcript("input");
+}
+
+#[test]
+fn artifacts() {
+    transcript("artifact");
+}
+
+#[test]
+fn runs() {
+    transcript("run");
+}
+
+#[test]
+fn dumps() {
+    transcript("dump");
+}
+
+/// What `isobit dump` prints is what the parsers read, for every pass.
+#[test]
+fn dumps_parse_back() {
+    let dir = scratch("cli-dump-parse");
+    let dump = |more: &[&str]| {
+        let o = isobit(&dir, &args(&[&["dump", "demo"], more].concat()), b"");
+        assert_eq!((o.code, o.err.as_str()), (0, ""), "{more:?}");
+        o.out
+    };
+    for pass in ["fold", "quant-lower", "merge-launches"] {
+        let text = dump(&["--after", pass]);
+        let graph = ir::graph::text::parse(&text).unwrap();
+        assert_eq!(ir::graph::text::print(&graph), text);
+        assert_eq!(text.contains("qlinear"), pass != "fold");
+    }
+    let text = dump(&["--after", "memory-plan", "--target", "sm_121"]);
+    assert_eq!(ir::plan::text::print_whole(&ir::plan::text::parse_whole(&text).unwrap()), text);
+    let kernels = ir::kernel::text::parse_all(&dump(&["--what", "kernels", "--target", "x86-64-v3"])).unwrap();
+    let plan = dump(&["--what", "plan", "--target", "x86-64-v3"]);
+    assert!(kernels.len() > 5 && kernels.iter().all(|k| plan.contains(&format!("= kernel {}\n", k.name))));
+    assert!(dump(&["--what", "ptx", "--target", "sm_121"]).contains(".target sm_121"));
+    assert!(dump(&["--what", "asm", "--target", "x86-64-v4+vnni"]).contains("vpdpbusd"));
+    assert!(dump(&["--what", "llvm", "--target", "sm_90"]).contains("define"));
+}
+
+fn args(list: &[&str]) -> Vec<OsString> {
+    list.iter().map(OsString::from).collect()
+}
+
+/// A changed byte in any file of an artifact is an error that names the file.
+#[test]
+fn every_file_of_an_artifact_is_guarded() {
+    let dir = scratch("cli-guard");
+    let o = isobit(&dir, &args(&["compile", "demo", "-o", "a.isobit", "--target", "x86-64-v3,sm_90"]), b"");
+    assert_eq!(o.code, 0, "{}", o.err);
+    for (path, bytes) in tree(&dir.join("a.isobit")) {
+        let full = dir.join("a.isobit").join(&path);
+        for at in [0, bytes.len() / 2, bytes.len() - 1] {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            fs::write(&full, &bad).unwrap();
+            let o = isobit(&dir, &args(&["run", "a.isobit", "Hello"]), b"");
+            assert!(o.code == 1 && o.out.is_empty(), "{}: {} {}", path.display(), o.code, o.err);
+            assert!(o.err.contains(path.to_str().unwrap()) && o.err.starts_with("error[E07"), "{}", o.err);
+        }
+        fs::write(&full, &bytes).unwrap();
+    }
+    let o = isobit(&dir, &args(&["run", "a.isobit", "-n", "2", "Hello"]), b"");
+    assert_eq!(o.code, 0, "{}", o.err);
+}
+
+/// The second run takes the program from the cache; a damaged entry is compiled again with a warning.
+#[test]
+fn the_cache_is_used_and_mends_itself() {
+    let dir = scratch("cli-cache-use");
+    let run = || isobit(&dir, &args(&["run", "demo", "--cache-dir", "c", "-n", "3", "--ids", "2,105"]), b"");
+    let (a, b) = (run(), run());
+    assert!(a.err.contains("; compiled in") && b.err.contains("; cached in"), "{} {}", a.err, b.err);
+    let object = tree(&dir.join("c")).into_iter().find(|(p, _)| p.ends_with("kernels.o")).unwrap();
+    fs::write(dir.join("c").join(&object.0), &object.1[1..]).unwrap();
+    let c = run();
+    assert!(c.code == 0 && c.err.contains("warning[E0764]") && c.err.contains("; compiled in"), "{}", c.err);
+    let d = run();
+    assert!(d.err.contains("; cached in"), "{}", d.err);
+    assert!([&b, &c, &d].iter().all(|o| o.out == a.out));
+    let other = isobit(&dir, &args(&["run", "demo", "--cache-dir", "c", "-n", "3", "--ids", "2,105", "--embed", "exact"]), b"");
+    assert!(other.err.contains("; compiled in"), "{}", other.err);
+}
+
+/// Logits are a function of the tokens, and the file is well formed.
+#[test]
+fn logits_do_not_depend_on_the_chunk() {
+    let dir = scratch("cli-logits");
+    let ids: Vec<String> = (0..40).map(|i| (2 + i * 37 % 4000).to_string()).collect();
+    let write = |file: &str, more: &[&str]| {
+        let o = isobit(
+            &dir,
+            &args(&[&["run", "demo", "--logits", file, "--ids", &ids.join(","), "-n", "3", "--json"], more].concat()),
+            b"",
+        );
+        assert_eq!(o.code, 0, "{}", o.err);
+        fs::read(dir.join(file)).unwrap()
+    };
+    let a = write("a", &[]);
+    assert_eq!(a, write("b", &["--prefill-chunk", "7", "--threads", "1"]));
+    assert_eq!(a, write("c", &["--fusion", "off"]));
+    let header: serde_json::Value = serde_json::from_slice(&a[8..512]).unwrap();
+    assert_eq!(header["logits"]["shape"], serde_json::json!([42, 4096]));
+    assert_eq!(header["ids"]["shape"], serde_json::json!([43]));
+    assert_eq!(u64::from_le_bytes(a[..8].try_into().unwrap()), 504);
+    assert_eq!(a.len(), 512 + 42 * 4096 * 4 + 43 * 4);
+    assert!(tree(&dir).iter().all(|(p, _)| p.to_str().unwrap().len() == 1), "nothing temporary is left");
+}
+
+/// A reader that goes away is no error.
+#[test]
+fn broken_pipes_are_quiet() {
+    let dir = scratch("cli-pipe");
+    let mut child = Command::new(PROGRAM)
+        .args(["run", "demo", "--ignore-eos", "-n", "2000", "--ids", "2"])
+        .current_dir(&dir)
+        .env("XDG_CACHE_HOME", cache())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let o = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert!(o.status.code() == Some(0) && !err.contains("error") && !err.contains("bug"), "{:?} {err}", o.status);
+}

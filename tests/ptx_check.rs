@@ -1,0 +1,175 @@
+//! Every kernel of the demo model, fused and unfused, through NVIDIA's assembler for sm_121 and sm_90: it assembles, it
+//! spills nothing, and the float operations of the kernel are those of the PTX and of the machine code, one for one.
+//! Needs the public wheels that `make assembler` puts under `.tools`; without them it fails, it does not skip.
+
+use codegen::Target;
+use codegen::audit::{Counts, float_counts, ptx_audit, ptx_counts};
+use ir::graph::op::EmbedMode;
+use ir::kernel::build::Builder;
+use ir::kernel::{Elem, Kernel};
+use ir::math::Arith;
+use passes::lower::schedule::Schedule;
+use passes::{Manager, Module, Options, Pipeline};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+fn tool(name: &str) -> PathBuf {
+    let p = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin").join(name);
+    assert!(p.exists(), "{name} is missing: run `make assembler`");
+    p
+}
+
+fn kernels(fuse: bool, schedule: Schedule) -> Vec<Kernel> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/mlx-4bit");
+    let ck = models::Checkpoint::open(&dir).unwrap();
+    let mut m = Module::new(models::gemma4::layers::graph(&ck, EmbedMode::Factor).unwrap());
+    let mut o = Options { schedule, ..Options::default() };
+    for pass in ["fuse", "merge-launches"] {
+        o.switches.insert(pass.into(), fuse);
+    }
+    let manager = Manager::default();
+    for p in [Pipeline::graph(), Pipeline::plan()] {
+        manager.run(&mut m, &p, &o, &mut []).unwrap_or_else(|f| panic!("{}", f.diagnostic));
+    }
+    m.plan.unwrap().kernels
+}
+
+/// Float operations in a disassembly, by the first word of each instruction (uniform and packed forms too).
+fn sass_counts(text: &str) -> Counts {
+    let mut n = Counts::default();
+    for line in text.lines() {
+        // `        /*0a30*/                   @P0 FFMA R7, R8, R9, R7 ;`
+        let Some((_, rest)) = line.split_once("*/") else { continue };
+        let mut words = rest.split_whitespace().skip_while(|w| w.starts_with('@'));
+        let op = words.next().unwrap_or("").split('.').next().unwrap_or("");
+        match op {
+            "FFMA" | "UFFMA" | "FFMA32I" => n.fma += 1,
+            "FMUL" | "UFMUL" | "FMUL32I" => n.mul += 1,
+            "FADD" | "UFADD" | "FADD32I" => n.add += 1,
+            "FFMA2" => n.fma += 2,
+            "FMUL2" => n.mul += 2,
+            "FADD2" => n.add += 2,
+            _ => {}
+        }
+    }
+    n
+}
+
+/// What the assembler says of one kernel.
+struct Assembled {
+    sass: Counts,
+    registers: u32,
+    spilled: u32,
+    shared: u32,
+}
+
+fn assemble(ptx: &str, target: &Target, at: &Path) -> Result<Assembled, String> {
+    let (src, bin) = (at.with_extension("ptx"), at.with_extension("cubin"));
+    std::fs::write(&src, ptx).map_err(|e| e.to_string())?;
+    let out = Command::new(tool("ptxas"))
+        .args(["-arch", &target.name(), "-O3", "-v", "-o"])
+        .args([&bin, &src])
+        .output()
+        .map_err(|e| e.to_string())?;
+    let log = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+    if !out.status.success() {
+        return Err(log);
+    }
+    let number = |before: &str| -> u32 {
+        log.match_indices(before)
+            .filter_map(|(i, _)| log[..i].trim_end().rsplit([' ', ',']).next().and_then(|w| w.parse::<u32>().ok()))
+            .sum()
+    };
+    let dis = Command::new(tool("nvdisasm")).arg("-c").arg(&bin).output().map_err(|e| e.to_string())?;
+    if !dis.status.success() {
+        return Err(String::from_utf8_lossy(&dis.stderr).into_owned());
+    }
+    Ok(Assembled {
+        sass: sass_counts(&String::from_utf8_lossy(&dis.stdout)),
+        registers: number("registers"),
+        spilled: number("bytes spill stores") + number("bytes spill loads") + number("bytes stack frame"),
+        shared: number("bytes smem"),
+    })
+}
+
+#[test]
+fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
+    let dir = std::env::temp_dir().join(format!("isobit-ptx-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut all: BTreeMap<String, Kernel> = BTreeMap::new();
+    let staged = Schedule { stages: 3, ..Schedule::GPU };
+    for (tag, fuse, schedule) in [("fused", true, Schedule::GPU), ("single", false, Schedule::GPU), ("staged", true, staged)] {
+        for k in kernels(fuse, schedule) {
+            all.insert(format!("{tag}.{}", k.name), k);
+        }
+    }
+    let jobs: Vec<(&String, &Kernel, Target)> =
+        all.iter().flat_map(|(n, k)| [Target::Sm121, Target::Sm90].map(|t| (n, k, t))).collect();
+    let next = Mutex::new(jobs.iter().enumerate());
+    let rows = Mutex::new(vec![]);
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                loop {
+                    let Some((i, (name, k, target))) = next.lock().unwrap().next() else { return };
+                    let row = check(name, k, target, &dir.join(format!("k{i}")));
+                    rows.lock().unwrap().push((i, row));
+                }
+            });
+        }
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+    let mut rows = rows.into_inner().unwrap();
+    rows.sort_by_key(|r| r.0);
+    let mut bad = vec![];
+    for (_, row) in &rows {
+        match row {
+            Ok(line) => println!("{line}"),
+            Err(e) => bad.push(e.clone()),
+        }
+    }
+    assert!(rows.len() >= 100, "only {} kernels were checked", rows.len());
+    assert!(bad.is_empty(), "{} of {} kernels:\n{}", bad.len(), rows.len(), bad.join("\n"));
+}
+
+fn check(name: &str, k: &Kernel, target: &Target, at: &Path) -> Result<String, String> {
+    let place = format!("{name} on {}", target.name());
+    let ptx = codegen::ptx(&[k], *target).map_err(|e| format!("{place}: {e}"))?.remove(0);
+    ptx_audit(&ptx).map_err(|e| format!("{place}: {e}"))?;
+    let (ir, text) = (float_counts(k), ptx_counts(&ptx));
+    let a = assemble(&ptx, target, at).map_err(|e| format!("{place}: {e}"))?;
+    if a.spilled > 0 {
+        return Err(format!("{place}: {} bytes spilled", a.spilled));
+    }
+    if ir != text || ir != a.sass {
+        return Err(format!("{place}: float operations differ: kernel {ir:?}, PTX {text:?}, machine code {:?}", a.sass));
+    }
+    Ok(format!("{place}: {} registers, {} bytes shared, fma {} mul {} add {}", a.registers, a.shared, ir.fma, ir.mul, ir.add))
+}
+
+/// The plants: what the check is for must be seen.
+#[test]
+fn contraction_and_forbidden_forms_are_seen() {
+    let mut b = Builder::new("plant", 1);
+    let (x, y) = (b.buf("x", false), b.buf("y", true));
+    let lane = b.lane();
+    let v = b.load(x, Elem::F32, lane, None);
+    let square = b.mul(v, v);
+    let sum = b.add(square, v);
+    b.store(y, Elem::F32, lane, sum, None);
+    let k = b.finish();
+    let ptx = codegen::ptx(&[&k], Target::Sm121).unwrap().remove(0);
+    let at = std::env::temp_dir().join(format!("isobit-plant-{}", std::process::id()));
+    assert_eq!(assemble(&ptx, &Target::Sm121, &at).unwrap().sass, float_counts(&k));
+    // Without `.rn` the assembler fuses: the audit refuses the text, and the counts of the machine code give it away.
+    let loose = ptx.replace("mul.rn.f32", "mul.f32").replace("add.rn.f32", "add.f32");
+    assert!(ptx_audit(&loose).is_err());
+    assert_eq!(assemble(&loose, &Target::Sm121, &at).unwrap().sass, Counts { fma: 1, mul: 0, add: 0 });
+    // An assembler's complaint is an error, too.
+    assert!(assemble("garbage", &Target::Sm121, &at).is_err());
+    for ext in ["ptx", "cubin"] {
+        let _ = std::fs::remove_file(at.with_extension(ext));
+    }
+}
