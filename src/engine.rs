@@ -56,6 +56,9 @@ impl StopReason {
     }
 }
 
+/// Takes the logits of one position after the other.
+pub type LogitsSink<'a> = &'a mut dyn FnMut(&[f32]);
+
 /// What came out.
 #[derive(Clone, Debug)]
 pub struct Generation {
@@ -129,7 +132,7 @@ impl Engine {
     pub fn generate(
         &mut self,
         request: &Request,
-        mut logits: Option<&mut dyn FnMut(&[f32])>,
+        mut logits: Option<LogitsSink>,
         on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generation> {
         let Request { prompt, max, stop } = *request;

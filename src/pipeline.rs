@@ -94,7 +94,8 @@ pub fn compile(ck: &Checkpoint, options: &CompileOptions, watch: &mut Watch) -> 
     for &target in &options.targets {
         let plan = planned.plans.iter().find(|(c, _)| *c == target.class()).map(|(_, p)| p.clone()).unwrap_or_default();
         let since = Instant::now();
-        let code = emit::code(&plan, target, &mut |done, of| watch.tell(target.name(), done, of))?;
+        let what = format!("code for {}", target.name());
+        let code = emit::code(&plan, target, &mut |done, of| watch.tell(&what, done, of))?;
         watch.time(format!("code {}", target.name()), since);
         programs.push(Program { target, plan, code });
     }

@@ -164,7 +164,7 @@ impl State {
         if time < PATIENCE {
             return;
         }
-        let full = if self.of == 0 { 0 } else { BAR * self.done.min(self.of) / self.of };
+        let full = (BAR * self.done.min(self.of)).checked_div(self.of).unwrap_or(0);
         let bar = format!("{}{}", "#".repeat(full), ".".repeat(BAR - full));
         let _ = write!(io::stderr(), "\r\x1b[K{} [{bar}] {}/{} {} s", self.what, self.done, self.of, time.as_secs());
         let _ = io::stderr().flush();

@@ -60,16 +60,14 @@ pub fn table(ck: &Checkpoint, options: &CompileOptions, classes: &[Class]) -> Re
         };
         let columns = [numbers(options)?, with(true)?, with(false)?];
         let _ = writeln!(out, "{:<22} {:>12} {:>12} {:>12}", class.name(), "as asked", "fusion on", "fusion off");
-        let rows: [(&str, fn(&PlanStats) -> u64); 4] = [
-            ("kernels per token", |s| s.launches),
-            ("distinct kernels", |s| s.kernels),
-            ("arena bytes per row", |s| s.arena_bytes),
-            ("weight bytes", |s| s.weight_bytes),
-        ];
-        for (name, of) in rows {
+        let mut row = |name: &str, of: fn(&PlanStats) -> u64| {
             let cells: Vec<String> = columns.iter().map(|s| format!("{:>12}", of(s))).collect();
             let _ = writeln!(out, "  {name:<20} {}", cells.join(" "));
-        }
+        };
+        row("kernels per token", |s| s.launches);
+        row("distinct kernels", |s| s.kernels);
+        row("arena bytes per row", |s| s.arena_bytes);
+        row("weight bytes", |s| s.weight_bytes);
     }
     Ok(out)
 }

@@ -11,13 +11,15 @@ use crate::printer::Printer;
 use crate::source::Source;
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
-use models::Checkpoint;
+use models::{Checkpoint, Text};
 use std::time::{Duration, Instant};
 
 /// A program with its model.
 pub struct Loaded {
     /// The model.
     pub checkpoint: Checkpoint,
+    /// Its tokenizer.
+    pub text: Text,
     /// What runs.
     pub program: Program,
     /// Where the program came from, for the report.
@@ -63,7 +65,7 @@ fn runner(args: &RunArgs) -> Result<Runner> {
 pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Printer) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
-    let done = |checkpoint, program, origin| Ok(Loaded { checkpoint, program, origin, time: start.elapsed() });
+    let done = |checkpoint, text, program, origin| Ok(Loaded { checkpoint, text, program, origin, time: start.elapsed() });
     if let Source::Artifact(dir) = source {
         let artifact = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
         agree(&args.build, artifact.manifest()).map_err(|d| d.at(dir.display()))?;
@@ -72,15 +74,18 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Prin
             Runner::Named(t) => artifact.program(Some(t))?,
             Runner::Interpreter => artifact.interpreted()?,
         };
-        return done(artifact.checkpoint()?, program, "artifact");
+        let ck = artifact.checkpoint()?;
+        let text = Text::load(&ck)?;
+        return done(ck, text, program, "artifact");
     }
     let ck = source.checkpoint()?;
+    let text = Text::load(&ck)?; // its faults are told before the work
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     if runner == Runner::Interpreter {
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
         let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
         let (_, plan) = planned.plans.remove(0);
-        return done(ck, Program { target: Target::X86V3, plan, code: Code::Kernels }, "compiled");
+        return done(ck, text, Program { target: Target::X86V3, plan, code: Code::Kernels }, "compiled");
     }
     let target = if let Runner::Named(t) = runner { t } else { Target::host()? };
     o.targets = vec![target];
@@ -94,7 +99,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Prin
             Lookup::Damaged(d) => Err(d),
         };
         match found {
-            Ok(Some(program)) => return done(ck, program, "cached"),
+            Ok(Some(program)) => return done(ck, text, program, "cached"),
             Ok(None) => {}
             Err(d) => damaged = Some(d),
         }
@@ -112,7 +117,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Prin
         let message = format!("the compiled model is not kept in the cache: {}", d.message);
         p.warning(&Diagnostic { message, hint: "`--cache-dir` names another folder, `--no-cache` none".into(), ..d });
     }
-    done(ck, compiled.programs.remove(0), "compiled")
+    done(ck, text, compiled.programs.remove(0), "compiled")
 }
 
 /// An artifact was compiled with options of its own; those on the command line may only say the same.

@@ -4,7 +4,7 @@
 use super::Stop;
 use super::load::{self, Loaded};
 use crate::args::RunArgs;
-use crate::engine::{Engine, EngineOptions, Generation, Request};
+use crate::engine::{Engine, EngineOptions, Generation, LogitsSink, Request};
 use crate::files::Pending;
 use crate::logits::LogitsFile;
 use crate::printer::Printer;
@@ -37,9 +37,8 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     if let Some(file) = &args.logits {
         Pending::file(file)?; // told now rather than after the work
     }
-    let Loaded { checkpoint, program, origin, time: compile } = load::load(&source, args, options, p)?;
+    let Loaded { checkpoint, text, program, origin, time: compile } = load::load(&source, args, options, p)?;
     let start = Instant::now();
-    let text = Text::load(&checkpoint)?;
     let engine_options = EngineOptions {
         context: args.context,
         chunk: args.prefill_chunk.map(|n| n as usize),
@@ -207,7 +206,7 @@ impl Turns<'_> {
                 f.row(r);
             }
         };
-        let logits: Option<&mut dyn FnMut(&[f32])> = if args.logits.is_some() { Some(&mut row) } else { None };
+        let logits: Option<LogitsSink> = if args.logits.is_some() { Some(&mut row) } else { None };
         let mut stream = ReplyStream::new(self.text, show);
         let mut broken = None;
         let mut on_token = |id: u32| {

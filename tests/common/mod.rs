@@ -10,6 +10,7 @@ use codegen::{HostIsa, Target};
 use ir::graph::Graph;
 use ir::graph::interp::WeightSource;
 use ir::graph::op::EmbedMode;
+use ir::kernel::interp::RunOptions;
 use ir::plan::Plan;
 use models::Checkpoint;
 use passes::{Manager, Module, Options, Pipeline};
@@ -98,10 +99,13 @@ pub fn on_host(plan: &Plan, code: &[u8], cpu: CpuOptions, limits: Limits, source
     session(Box::new(device), plan, code, limits, source)
 }
 
-/// A session on the interpreter of kernels, that poisons shared memory and shuffles warps and blocks.
+/// A session on the interpreter of kernels, that poisons memory and shuffles warps and blocks.
 pub fn on_interpreter(plan: &Plan, limits: Limits, source: &dyn WeightSource) -> Session {
-    let order = ir::kernel::interp::Order::Shuffled(11);
-    let options = ir::kernel::interp::RunOptions { poison: true, warp_order: order, block_order: order, ..Default::default() };
+    on_device_of_kernels(plan, RunOptions { shadow: false, ..RunOptions::checked(11) }, limits, source)
+}
+
+/// A session on the interpreter of kernels.
+pub fn on_device_of_kernels(plan: &Plan, options: RunOptions, limits: Limits, source: &dyn WeightSource) -> Session {
     session(Box::new(InterpDevice::new(options)), plan, &kernel_text(plan), limits, source)
 }
 

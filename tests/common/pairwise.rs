@@ -1,38 +1,5 @@
-//! A small covering set: rows over factors so that every pair of levels of every two factors stands in a row. Greedy, and a
-//! function of the numbers of levels alone.
-
-use std::collections::BTreeSet;
-
-type Pair = ((usize, usize), (usize, usize));
-
-/// Rows of one level per factor.
-pub fn rows(levels: &[usize]) -> Vec<Vec<usize>> {
-    let mut left = pairs(levels);
-    let mut out: Vec<Vec<usize>> = vec![];
-    while let Some(&((f, a), (g, b))) = left.iter().next() {
-        let mut row: Vec<Option<usize>> = vec![None; levels.len()];
-        (row[f], row[g]) = (Some(a), Some(b));
-        for h in 0..levels.len() {
-            if row[h].is_some() {
-                continue;
-            }
-            let gain = |level: usize| {
-                let set = row.iter().enumerate().filter_map(|(k, l)| l.map(|l| (k, l)));
-                set.filter(|&other| left.contains(&pair((h, level), other))).count()
-            };
-            // The first of the best, counted from a place that moves, so that levels take turns.
-            let turn = out.len();
-            let best = (0..levels[h]).map(|l| (l + turn) % levels[h]).rev().max_by_key(|&l| gain(l));
-            row[h] = best;
-        }
-        let row: Vec<usize> = row.into_iter().flatten().collect();
-        for p in of_row(&row) {
-            left.remove(&p);
-        }
-        out.push(row);
-    }
-    out
-}
+//! Covering sets: rows of one level per factor, chosen so that every pair of levels of every two factors stands in a row.
+//! Greedy, and a function of the candidates alone.
 
 /// Every combination.
 pub fn product(levels: &[usize]) -> Vec<Vec<usize>> {
@@ -41,27 +8,51 @@ pub fn product(levels: &[usize]) -> Vec<Vec<usize>> {
     })
 }
 
-/// Is every pair in some row?
-pub fn covers(levels: &[usize], rows: &[Vec<usize>]) -> bool {
-    let seen: BTreeSet<Pair> = rows.iter().flat_map(|r| of_row(r)).collect();
-    pairs(levels).is_subset(&seen)
-}
-
-fn pair(a: (usize, usize), b: (usize, usize)) -> Pair {
-    if a < b { (a, b) } else { (b, a) }
-}
-
-fn of_row(row: &[usize]) -> Vec<Pair> {
-    let at = |f: usize| (f, row[f]);
-    (0..row.len()).flat_map(|f| (f + 1..row.len()).map(move |g| (at(f), at(g)))).collect()
-}
-
-fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
-    let mut out = BTreeSet::new();
-    for f in 0..levels.len() {
-        for g in f + 1..levels.len() {
-            out.extend((0..levels[f]).flat_map(|a| (0..levels[g]).map(move |b| ((f, a), (g, b)))));
-        }
+/// Candidates that together hold every pair: always the one that adds most, the first of equals.
+pub fn cover(levels: &[usize], candidates: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let number = Pairs::of(levels);
+    let held: Vec<Vec<usize>> = candidates.iter().map(|r| number.held(r)).collect();
+    let (mut left, mut out) = (vec![true; number.count], vec![]);
+    loop {
+        let gain = |i: &usize| held[*i].iter().filter(|&&p| left[p]).count();
+        let best = (0..candidates.len()).rev().max_by_key(gain).filter(|i| gain(i) > 0);
+        let Some(best) = best else { break };
+        held[best].iter().for_each(|&p| left[p] = false);
+        out.push(candidates[best].clone());
     }
+    assert!(!left.contains(&true), "no candidate holds some pair of levels");
     out
+}
+
+/// How many pairs of levels there are, and how many of them the rows hold.
+pub fn covered(levels: &[usize], rows: &[Vec<usize>]) -> (usize, usize) {
+    let number = Pairs::of(levels);
+    let mut seen = vec![false; number.count];
+    rows.iter().flat_map(|r| number.held(r)).for_each(|p| seen[p] = true);
+    (number.count, seen.into_iter().filter(|s| *s).count())
+}
+
+/// Numbers of pairs of levels.
+struct Pairs {
+    /// First number of each two factors, in order, and the levels of the second.
+    first: Vec<(usize, usize)>,
+    count: usize,
+}
+
+impl Pairs {
+    fn of(levels: &[usize]) -> Pairs {
+        let mut p = Pairs { first: vec![], count: 0 };
+        for (f, a) in levels.iter().enumerate() {
+            for b in &levels[f + 1..] {
+                p.first.push((p.count, *b));
+                p.count += a * b;
+            }
+        }
+        p
+    }
+
+    fn held(&self, row: &[usize]) -> Vec<usize> {
+        let two = row.iter().enumerate().flat_map(|(f, a)| row[f + 1..].iter().map(move |b| (a, b)));
+        two.zip(&self.first).map(|((a, b), (first, n))| first + a * n + b).collect()
+    }
 }

@@ -19,7 +19,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// One lane per row in SIMD registers; one warp per block.
-    pub const HOST: Schedule = Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 4, stages: 0, min_blocks: 0 };
+    pub const HOST: Schedule = Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 16, stages: 0, min_blocks: 0 };
     /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
     pub const GPU: Schedule = Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 4 };
 

@@ -22,7 +22,7 @@ const PLAIN: &[Schedule] = &[Schedule::GPU, schedule(8, 2, 2, 4, 0, 2), schedule
 /// With asynchronous copies of weights.
 const COPIES: &[Schedule] = &[schedule(4, 4, 4, 1, 3, 0), schedule(2, 4, 1, 8, 4, 0)];
 /// Several heads per block: a barrier in the loop over them.
-const LOOPS: &[Schedule] = &[schedule(4, 4, 4, 64, 0, 0), schedule(4, 4, 4, 64, 2, 0)];
+const LOOPS: &[Schedule] = &[schedule(4, 4, 4, 64, 0, 2), schedule(4, 4, 4, 64, 2, 0)];
 /// For the large matrices.
 const LARGE: &[Schedule] = &[Schedule::GPU, schedule(8, 4, 4, 4, 0, 2), schedule(2, 4, 4, 4, 4, 0)];
 
@@ -37,8 +37,8 @@ struct Item {
     graph: Graph,
     steps: Vec<u32>,
     schedules: Vec<Schedule>,
-    /// The graph as it is, and one kernel per operation.
-    unfused: bool,
+    /// Passes that are switched off.
+    off: &'static [&'static str],
 }
 
 fn main() {
@@ -76,10 +76,8 @@ fn items() -> Vec<Item> {
     let mut out = vec![];
     let all = || [PLAIN, COPIES].concat();
     let three = || vec![Schedule::GPU, COPIES[0], PLAIN[1]];
-    // Three matrices in flight at once leave room for two warps' copies.
-    let attention = || vec![Schedule::GPU, schedule(2, 4, 4, 1, 3, 0), PLAIN[1], LOOPS[0], schedule(2, 4, 4, 64, 3, 0)];
     let mut add = |name, about: &str, flags, steps: &[u32], schedules: Vec<Schedule>, graph| {
-        out.push(Item { name, about: about.into(), flags, graph, steps: steps.to_vec(), schedules, unfused: false });
+        out.push(Item { name, about: about.into(), flags, graph, steps: steps.to_vec(), schedules, off: &[] });
     };
     // Exact-integer GEMV with prologue (norm, quantization) and epilogues (gate·up GELU, residual).
     for (name, bits) in [("gemv4-small", 4), ("gemv8-small", 8)] {
@@ -115,18 +113,21 @@ fn items() -> Vec<Item> {
     );
     let mut chunks = vec![64; 9];
     chunks.extend([1, 1, 7, 63, 64, 1, 1]);
-    for (name, a, about) in [
-        (
-            "attn-256",
-            Heads { q: 16, kv: 8, dim: 256, window: 128 },
-            "attention, window 128 over a ring of 224 wrapped three times, 16 heads of 256, 8 key heads, K=2816",
-        ),
-        ("attn-512", Heads { q: 16, kv: 2, dim: 512, window: 0 }, "attention, full, 16 heads of 512, 2 key heads, K=V, K=2816"),
+    let sliding = Heads { q: 16, kv: 8, dim: 256, window: 128 };
+    let full = Heads { q: 16, kv: 2, dim: 512, window: 0 };
+    // Merged launches hold the shared arrays of two stages, which leaves little room for copies.
+    let merged = vec![Schedule::GPU, PLAIN[1], LOOPS[0], schedule(1, 4, 4, 1, 3, 0)];
+    let apart = vec![COPIES[0], LOOPS[0], schedule(4, 4, 4, 64, 3, 0)];
+    for (name, a, about, schedules) in [
+        ("attn-256", sliding, "window 128 over a ring of 224 wrapped three times, 16 heads of 256, 8 key heads", &merged),
+        ("attn-512", full, "full, 16 heads of 512, 2 key heads, K=V", &merged),
+        ("attn-256-apart", sliding, "as attn-256, q and kv in launches of their own", &apart),
+        ("attn-512-apart", full, "as attn-512, q and kv in launches of their own", &apart),
     ] {
         let mut b = B::new(name, 4, 64);
         let h = b.embed(2816);
         let h = b.attention(0, h, a);
-        add(name, about, "time", &chunks, attention(), b.finish(h));
+        add(name, &format!("attention, {about}, K=2816"), "time", &chunks, schedules.clone(), b.finish(h));
     }
     // Routed experts.
     let mut b = B::new("moe-small", 4, 32);
@@ -162,7 +163,11 @@ fn items() -> Vec<Item> {
     );
     add("model-unfused", "the same with one kernel per operation", "session", &[64], vec![Schedule::GPU, COPIES[0]], graph);
     for i in &mut out {
-        i.unfused = i.name.ends_with("unfused");
+        i.off = match i.name.rsplit('-').next() {
+            Some("unfused") => &["fuse", "merge-launches"],
+            Some("apart") => &["merge-launches"],
+            _ => &[],
+        };
     }
     out
 }
@@ -188,10 +193,7 @@ fn tensors(g: &Graph) -> Vec<Tensor> {
 fn one(item: &Item, folder: &Path, ptx_folder: Option<&Path>) -> Result<()> {
     let mut module = Module::new(item.graph.clone());
     let mut options = Options::default();
-    if item.unfused {
-        options.switches.insert("fuse".into(), false);
-        options.switches.insert("merge-launches".into(), false);
-    }
+    options.switches.extend(item.off.iter().map(|p| ((*p).to_string(), false)));
     let pipeline = Pipeline::parse(passes::pipeline::GRAPH)?;
     Manager::default().run(&mut module, &pipeline, &options, &mut []).map_err(|f| f.diagnostic)?;
     let session = item.flags.contains("session");
@@ -233,11 +235,11 @@ fn one(item: &Item, folder: &Path, ptx_folder: Option<&Path>) -> Result<()> {
         save(&folder.join(file), &host_object(&kernels, isa)?)?;
     }
     for s in &item.schedules {
-        let plan = plan(s)?;
+        let plan = plan(s).map_err(|d| d.hint(format!("schedule {s}")))?;
         let kernels: Vec<&Kernel> = plan.kernels.iter().collect();
         let name = s.to_string().replace('/', "-");
         save(&folder.join(format!("gpu-{name}.plan")), text::print_whole(&plan).as_bytes())?;
-        let texts = ptx(&kernels, Target::Sm90)?;
+        let texts = ptx(&kernels, Target::Sm90).map_err(|d| d.hint(format!("schedule {s}")))?;
         let framed: String = kernels.iter().zip(&texts).map(|(k, t)| format!("//! kernel {}\n{t}\n", k.name)).collect();
         save(&folder.join(format!("gpu-{name}.ptx")), framed.as_bytes())?;
         if let Some(f) = ptx_folder {

@@ -1,0 +1,367 @@
+//! One set of bits: the logits of a text are the same at every position whatever the target, the free schedule, fusion, the
+//! memory plan, chunks, threads, order of blocks and what memory held before; in every process, and in the interpreters.
+//! With the feature `full-tests` every combination is run, else a set that covers every pair of choices.
+#![cfg(feature = "llvm")]
+
+mod common;
+
+use common::golden::transcript;
+use common::pairwise::{cover, covered, product};
+use common::*;
+use ir::graph::Graph;
+use ir::kernel::interp::RunOptions;
+use ir::kernel::{Block, FloatOp, Inst, Op, Ty, V};
+use ir::plan::{BufferKind, Plan};
+use passes::lower::schedule::Schedule;
+use passes::{Manager, Options, Pipeline};
+use runtime::cpu::CpuOptions;
+use runtime::cpu::pool::Order;
+use runtime::session::{Limits, Session};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// Digest of the logits of [`text`], the same on every machine. Where numerics were changed on purpose, the new one goes here.
+const DIGEST: &str = "TODO";
+
+/// warps / lanes a row / words a load / tiles a warp / stages of copies / blocks wished for.
+const SCHEDULES: [&str; 6] = ["1/1/1/4/0/0", "4/4/4/1/0/0", "2/2/2/1/0/0", "4/1/2/2/0/0", "2/4/2/1/3/0", "8/2/4/16/0/2"];
+
+/// Passes that are off.
+const FUSION: [(&str, &[&str]); 3] =
+    [("fused", &[]), ("fused, launches apart", &["merge-launches"]), ("unfused", &["fuse", "merge-launches"])];
+
+/// How tokens come.
+#[derive(Clone, Copy, Debug)]
+enum Feed {
+    /// In chunks of so many.
+    Chunks(usize),
+    /// One step a token, after so many in chunks of 128.
+    Decode(usize),
+}
+
+const FEEDS: [Feed; 10] = {
+    use Feed::*;
+    [Chunks(1), Chunks(2), Chunks(5), Chunks(64), Chunks(127), Chunks(128), Chunks(129), Chunks(600), Decode(0), Decode(301)]
+};
+
+const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Shuffled(7)];
+
+/// 600 tokens of prose: past the window of 128 four times, past two splits of attention.
+fn text() -> &'static [u32] {
+    &transcript("b2-long-prose").prompt[..600]
+}
+
+fn limits(chunk: usize) -> Limits {
+    Limits { context: 608, chunk, slack: 0 }
+}
+
+fn fused(fusion: usize) -> &'static Graph {
+    static GRAPHS: [OnceLock<Graph>; 3] = [const { OnceLock::new() }; 3];
+    GRAPHS[fusion].get_or_init(|| through_passes(model(), &without(FUSION[fusion].1)))
+}
+
+fn planned(fusion: usize, schedule: &str, memory_plan: bool) -> Plan {
+    let schedule = Schedule::parse(schedule).unwrap_or_else(|| panic!("{schedule}"));
+    plan(fused(fusion), &Options { schedule, ..without(if memory_plan { &[] } else { &["memory-plan"] }) })
+}
+
+/// The default program with its code.
+fn default_program() -> &'static (Plan, Vec<u8>) {
+    static P: OnceLock<(Plan, Vec<u8>)> = OnceLock::new();
+    P.get_or_init(|| {
+        let plan = planned(0, SCHEDULES[0], true);
+        let code = object(&plan, best_target());
+        (plan, code)
+    })
+}
+
+/// The logits that all others are compared with: default program, host, one thread, chunks of 128.
+fn wanted() -> &'static [f32] {
+    static W: OnceLock<Vec<f32>> = OnceLock::new();
+    W.get_or_init(|| {
+        let (plan, code) = default_program();
+        logits(&mut on_host(plan, code, threads(1), limits(128), checkpoint()), text(), 128).0
+    })
+}
+
+fn fed(s: &mut Session, ids: &[u32], feed: Feed) -> Vec<f32> {
+    let mut out = vec![];
+    let mut run = |ids: &[u32], chunk| {
+        _ = s.run(ids, chunk, ids.len(), &mut |row| out.extend_from_slice(row)).unwrap_or_else(|d| panic!("{d}"));
+    };
+    match feed {
+        Feed::Chunks(n) => run(ids, n),
+        Feed::Decode(first) => {
+            let (prefill, decode) = ids.split_at(first);
+            if !prefill.is_empty() {
+                run(prefill, 128);
+            }
+            decode.chunks(1).for_each(|t| run(t, 128));
+        }
+    }
+    out
+}
+
+#[test]
+fn whatever_the_choices() {
+    let isas = host_targets();
+    // Factors: target, schedule, fusion (these three make the code), feed, threads, memory plan, poison, order of blocks.
+    let levels = [isas.len(), SCHEDULES.len(), FUSION.len(), FEEDS.len(), 2, 2, 2, ORDERS.len()];
+    let full = cfg!(feature = "full-tests");
+    let rows = if full {
+        product(&levels)
+    } else {
+        // Code is dear: first the fewest programs, then runs of them.
+        let programs = cover(&levels[..3], &product(&levels[..3]));
+        let rest = product(&levels[3..]);
+        let all: Vec<Vec<usize>> = programs.iter().flat_map(|p| rest.iter().map(|r| [&p[..], r].concat())).collect();
+        cover(&levels, &all)
+    };
+    let (pairs, held) = covered(&levels, &rows);
+    let mut programs: BTreeMap<Vec<usize>, Vec<Vec<usize>>> = BTreeMap::new();
+    for r in rows {
+        programs.entry(r[..3].to_vec()).or_default().push(r);
+    }
+    let runs: usize = programs.values().map(Vec::len).sum();
+    let (many, start, width) = (programs.len(), Instant::now(), 4096);
+    println!(
+        "{runs} runs of {many} programs of {} possible hold {held} of {pairs} pairs of choices",
+        levels.iter().product::<usize>()
+    );
+    assert_eq!(held, pairs);
+    let programs: Vec<_> = programs.into_iter().collect();
+    let bad: Vec<String> = on_two_threads(&programs, |(p, rows)| {
+        let plans = [true, false].map(|memory| planned(p[2], SCHEDULES[p[1]], memory));
+        assert_eq!(plans[0].kernels, plans[1].kernels, "places are no business of kernels");
+        assert!(plans[0].arena_bytes < plans[1].arena_bytes, "the memory plan shares nothing");
+        let code = object(&plans[0], isas[p[0]]);
+        let mut bad = vec![];
+        for r in rows {
+            let feed = FEEDS[r[3]];
+            let chunk = if let Feed::Chunks(n) = feed { n } else { 128 };
+            let cpu = CpuOptions { threads: r[4] + 1, poison: r[6] == 1, order: ORDERS[r[7]] };
+            let got = fed(&mut on_host(&plans[r[5]], &code, cpu, limits(chunk), checkpoint()), text(), feed);
+            if let Some(d) = difference(wanted(), &got, width) {
+                let (isa, schedule, fusion) = (isas[p[0]].name(), SCHEDULES[p[1]], FUSION[p[2]].0);
+                bad.push(format!("{isa}, schedule {schedule}, {fusion}, {feed:?}, {cpu:?}, memory plan {}: {d}", r[5] == 0));
+            }
+        }
+        bad
+    })
+    .concat();
+    println!("{:.0} s", start.elapsed().as_secs_f64());
+    assert!(bad.is_empty(), "{} of {runs} runs have other bits:\n{}", bad.len(), bad.join("\n"));
+}
+
+/// Across machines and compilers too.
+#[test]
+fn digest_is_the_known_one() {
+    assert!(wanted().iter().all(|x| x.is_finite()), "not a text to compare");
+    assert_eq!(digest(wanted()), DIGEST, "the numerics changed: if on purpose, write the new digest into this file");
+}
+
+#[test]
+fn logits_not_asked_for_change_nothing() {
+    let (plan, code) = default_program();
+    for (chunk, outputs) in [(128, 1), (128, 89), (600, 37), (7, 300), (1, 2)] {
+        let mut s = on_host(plan, code, threads(2), limits(chunk), checkpoint());
+        let mut got = vec![];
+        let next = s.run(text(), chunk, outputs, &mut |row| got.extend_from_slice(row)).unwrap_or_else(|d| panic!("{d}"));
+        let want = &wanted()[(600 - outputs) * 4096..];
+        same_bits(&format!("chunk {chunk}, the last {outputs}"), want, &got, 4096);
+        let best = (0..4096).rev().max_by(|&a, &b| want[want.len() - 4096 + a].total_cmp(&want[want.len() - 4096 + b]));
+        assert_eq!(Some(next as usize), best);
+    }
+}
+
+#[test]
+fn every_optional_pass_may_be_off() {
+    let all = Manager::default();
+    let optional = all.passes().filter(|p| p.required(&Options::default()).is_none()).map(|p| p.name());
+    let optional: Vec<&str> = optional.collect();
+    let known: Vec<String> = Pipeline::full().entries.into_iter().map(|e| e.pass).collect();
+    println!("optional: {optional:?} of {known:?}");
+    assert!(optional.len() >= 6);
+    on_two_threads(&optional, |pass| {
+        let options = Options { schedule: Schedule::GPU, ..without(&[pass]) };
+        let plan = program(&options);
+        let code = object(&plan, best_target());
+        let mut s = on_host(&plan, &code, threads(1), limits(128), checkpoint());
+        same_bits(&format!("without {pass}"), wanted(), &logits(&mut s, text(), 128).0, 4096);
+    });
+}
+
+#[test]
+fn interpreters_agree() {
+    // Past the window, so that rings wrap.
+    let ids = &text()[..170];
+    let want = &wanted()[..170 * 4096];
+    let cases = [(0, SCHEDULES[0]), (2, SCHEDULES[0]), (0, "4/4/4/1/0/0"), (0, SCHEDULES[4])];
+    on_two_threads(&cases, |&(fusion, schedule)| {
+        let plan = planned(fusion, schedule, true);
+        let (got, _) = logits(&mut on_interpreter(&plan, limits(64), checkpoint()), ids, 50);
+        same_bits(&format!("interpreter of kernels, {}, {schedule}", FUSION[fusion].0), want, &got, 4096);
+        // Twelve tokens under all its checks: no race, no uninitialised read, no read of a copy in flight.
+        let mut s = on_device_of_kernels(&plan, RunOptions::checked(3), limits(12), checkpoint());
+        let (got, _) = logits(&mut s, &ids[..12], 12);
+        same_bits(&format!("checked interpreter, {}, {schedule}", FUSION[fusion].0), &want[..12 * 4096], &got, 4096);
+    });
+    for (fusion, (name, _)) in FUSION.iter().enumerate().filter(|(i, _)| *i != 1) {
+        let got = reference(fused(fusion), checkpoint(), ids, "logits");
+        same_bits(&format!("interpreter of graphs, {name}"), want, &got, 4096);
+    }
+}
+
+/// Everything a compilation leaves, as bytes.
+fn compiled() -> Vec<(String, Vec<u8>)> {
+    let mut m = passes::Module::new(model());
+    let mut dump = passes::instrument::dump::Dump::new();
+    let report = Manager::default().run(&mut m, &Pipeline::full(), &Options::default(), &mut [&mut dump]);
+    let report = report.unwrap_or_else(|f| panic!("{}", f.diagnostic));
+    let plan = m.plan.expect("a plan");
+    let mut out: Vec<(String, Vec<u8>)> = dump.folder().into_iter().map(|(f, t)| (format!("dump/{f}"), t.into_bytes())).collect();
+    out.push(("plan".into(), ir::plan::text::print_whole(&plan).into_bytes()));
+    out.push(("report".into(), format!("{report:?}").into_bytes()));
+    out.push(("kernels".into(), kernel_text(&plan)));
+    out.push(("object".into(), object(&plan, codegen::HostIsa::X86_64V4Vnni)));
+    let gpu = planned(0, "4/4/4/1/0/0", true);
+    let kernels: Vec<_> = gpu.kernels.iter().collect();
+    for target in [codegen::Target::Sm90, codegen::Target::Sm121] {
+        let ptx = codegen::ptx(&kernels, target).unwrap_or_else(|d| panic!("{d}"));
+        out.push((target.name(), ptx.concat().into_bytes()));
+    }
+    out
+}
+
+#[test]
+fn two_compiles_and_two_processes() {
+    const CHILD: &str = "ISOBIT_TEST_DIGESTS";
+    let mut lines: Vec<String> =
+        compiled().into_iter().map(|(name, bytes)| format!("digest {} {name}", blake3::hash(&bytes).to_hex())).collect();
+    lines.push(format!("digest {} logits", digest(wanted())));
+    if std::env::var_os(CHILD).is_some() {
+        return lines.iter().for_each(|l| println!("{l}"));
+    }
+    let again: Vec<_> = compiled().into_iter().map(|(n, b)| format!("digest {} {n}", blake3::hash(&b).to_hex())).collect();
+    assert_eq!(lines[..again.len()], again, "compiled twice in one process");
+    let exe = std::env::current_exe().expect("this program");
+    let args = ["--exact", "two_compiles_and_two_processes", "--nocapture", "--test-threads=1"];
+    let child = std::process::Command::new(exe).args(args).env(CHILD, "1").output().expect("it starts");
+    let text = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{text}{}", String::from_utf8_lossy(&child.stderr));
+    // The harness may print the test's name in front of the first line.
+    let theirs: Vec<String> = text.lines().filter_map(|l| Some(l[l.find("digest ")?..].to_string())).collect();
+    assert_eq!(lines, theirs, "another process");
+    println!("{} digests are the same in another process", lines.len());
+}
+
+/// Calls `f` on every list of instructions, innermost last, until it says that it is done.
+fn edit(b: &mut Block, f: &mut dyn FnMut(&mut Vec<Inst>) -> bool) -> bool {
+    f(&mut b.insts)
+        || b.insts.iter_mut().any(|i| match &mut i.op {
+            Op::For { body, .. } | Op::Pipeline { body, .. } => edit(body, f),
+            Op::If { then, els, .. } => edit(then, f) || edit(els, f),
+            _ => false,
+        })
+}
+
+/// The comparison notices small faults in one kernel: a constant one ulp off, a tree in the other order, a product rounded
+/// before it is added, a store left out.
+#[test]
+fn planted_faults_in_a_kernel_are_caught() {
+    let (ids, want) = (&text()[..40], &wanted()[..40 * 4096]);
+    let right = planned(2, SCHEDULES[0], true);
+    type Fault = fn(&mut Vec<Inst>, &mut Vec<Ty>) -> bool;
+    let constant: Fault = |insts, _| {
+        let mut found = insts.iter_mut().filter_map(|i| match &mut i.op {
+            Op::ConstF(bits) if *bits == (1.0f32 / 256.0).to_bits() => Some(bits),
+            _ => None,
+        });
+        found.next().map(|bits| *bits += 1).is_some()
+    };
+    let tree: Fault = |insts, _| {
+        // A butterfly whose results are added as floats; masks then ascend instead of descending.
+        let added = |v: V| insts.iter().any(|i| matches!(i.op, Op::Float(FloatOp::Add, a, b) if a == v || b == v));
+        let found: Vec<bool> = insts.iter().map(|i| matches!(i.op, Op::ShuffleXor(..)) && added(i.results[0])).collect();
+        let mut masks = insts.iter_mut().zip(found).filter(|(_, f)| *f).filter_map(|(i, _)| match &mut i.op {
+            Op::ShuffleXor(_, m) => Some(m),
+            _ => None,
+        });
+        let mut next = 1;
+        masks.by_ref().take(5).for_each(|m| (*m, next) = (next, next * 2));
+        next == 32
+    };
+    let fma: Fault = |insts, types| {
+        let Some(at) = insts.iter().position(|i| matches!(i.op, Op::Fma(..))) else { return false };
+        let Op::Fma(a, b, c) = insts[at].op else { return false };
+        types.push(Ty::F32);
+        let product = V(types.len() as u32 - 1);
+        insts[at].op = Op::Float(FloatOp::Add, product, c);
+        insts.insert(at, Inst { op: Op::Float(FloatOp::Mul, a, b), results: vec![product] });
+        true
+    };
+    let store: Fault = |insts, _| {
+        let at = insts.iter().position(|i| matches!(i.op, Op::Store { mem: ir::kernel::Mem::Buf(_), .. }));
+        at.map(|at| insts.remove(at)).is_some()
+    };
+    let faults = [
+        ("the constant 1/256 one ulp off", "layers.3.mlp.norm", constant),
+        ("a tree in the other order", "layers.0.attn.norm", tree),
+        ("a product rounded before the sum", "layers.7.attn.out", fma),
+        ("a store left out", "layers.2.attn.q", store),
+    ];
+    for (what, launch, fault) in faults {
+        let mut wrong = right.clone();
+        let at = wrong.launches.iter().position(|l| l.name == launch).unwrap_or_else(|| panic!("no launch {launch}"));
+        let kernel = wrong.launches[at].kernel as usize;
+        // A kernel of its own, so that one launch of one layer is wrong.
+        let mut k = wrong.kernels[kernel].clone();
+        k.name += "_wrong";
+        let mut types = std::mem::take(&mut k.types);
+        assert!(edit(&mut k.body, &mut |insts| fault(insts, &mut types)), "{what}: nothing to change in {launch}");
+        k.types = types;
+        wrong.kernels.push(k);
+        wrong.launches[at].kernel = wrong.kernels.len() as u32 - 1;
+        let code = object(&wrong, best_target());
+        let cpu = CpuOptions { poison: true, ..threads(1) };
+        let got = logits(&mut on_host(&wrong, &code, cpu, limits(40), checkpoint()), ids, 40).0;
+        let d = difference(want, &got, 4096).unwrap_or_else(|| panic!("not noticed: {what} in {launch}"));
+        println!("{what}, in {launch}: {d}");
+    }
+}
+
+/// The comparison notices what an order of blocks or a place in memory may spoil.
+#[test]
+fn planted_faults_in_a_plan_are_caught() {
+    let (ids, want) = (&text()[..40], &wanted()[..40 * 4096]);
+    let run = |plan: &Plan, code: &[u8], order| {
+        let cpu = CpuOptions { order, ..threads(1) };
+        logits(&mut on_host(plan, code, cpu, limits(40), checkpoint()), ids, 40).0
+    };
+    // Two values that live at once in one place.
+    let mut wrong = planned(2, SCHEDULES[0], true);
+    let code = object(&wrong, best_target());
+    same_bits("before the fault", want, &run(&wrong, &code, Order::Forward), 4096);
+    let at = |name: &str| wrong.buffer(name).unwrap_or_else(|| panic!("no {name}"));
+    let (a, b) = (at("layers.1.attn.resid"), at("layers.1.mlp.gate"));
+    assert!(matches!(wrong.buffers[a].kind, BufferKind::Value { .. }));
+    wrong.buffers[a].offset = wrong.buffers[b].offset;
+    let d = difference(want, &run(&wrong, &code, Order::Forward), 4096).expect("not noticed: one place for two values");
+    println!("one place for two values: {d}");
+    // A launch whose second stage reads what its first stage writes: right in one order of blocks.
+    let mut g = fused(1).clone();
+    let at = |name: &str| g.stages.iter().position(|s| s.name == name).unwrap_or_else(|| panic!("no stage {name}")) as u32;
+    let (first, second) = (at("layers.1.attn.out"), at("layers.1.attn.o_proj"));
+    g.launches = g.launches_or_default();
+    g.launches.retain(|l| l[..] != [second]);
+    let place = g.launches.iter().position(|l| l[..] == [first]).expect("a launch of its own");
+    g.launches[place] = vec![first, second];
+    let wrong = plan(&g, &Options::default());
+    let code = object(&wrong, best_target());
+    same_bits("dependent blocks in order", want, &run(&wrong, &code, Order::Forward), 4096);
+    for order in [Order::Reverse, Order::Shuffled(7)] {
+        let d = difference(want, &run(&wrong, &code, order), 4096);
+        println!("dependent blocks, {order:?}: {}", d.unwrap_or_else(|| panic!("not noticed: dependent blocks, {order:?}")));
+    }
+}
