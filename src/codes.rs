@@ -12,6 +12,8 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0755", "a prompt is empty, or is not UTF-8"),
     ("E0756", "a list of token ids cannot be read, or names a token that the model does not have"),
     ("E0757", "the prompt does not fit the context, or the context the model"),
+    ("E0758", "a word looks like the path of a model, but nothing is there"),
+    ("E0759", "there is no such fusion rule"),
     ("E0760", "a file or folder cannot be read or written"),
     ("E0761", "the output exists and is not an artifact"),
     ("E0762", "this is not an artifact"),
@@ -20,11 +22,12 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0765", "a file of the artifact is missing, or does not belong there"),
     ("E0766", "the text of a plan or kernel in the artifact is broken"),
     ("E0767", "the artifact was compiled with other options"),
+    ("E0768", "the passes left no plan: a bug"),
 ];
 
 /// Does this diagnostic blame the command line (exit code 2) rather than what was found (exit code 1)?
 pub fn is_usage(d: &Diagnostic) -> bool {
-    const USAGE: [&str; 12] =
-        ["E0501", "E0701", "E0703", "E0704", "E0705", "E0707", "E0708", "E0750", "E0751", "E0752", "E0755", "E0756"];
+    const USAGE: [&str; 13] =
+        ["E0501", "E0701", "E0703", "E0704", "E0705", "E0707", "E0708", "E0750", "E0751", "E0752", "E0755", "E0756", "E0759"];
     USAGE.contains(&d.code)
 }

@@ -125,7 +125,7 @@ fn place(graph: &Graph, class: Class, before: &Report, options: &CompileOptions,
     passes.pass_limit = passes.pass_limit.map(|l| l.saturating_sub(taken));
     let mut module = Module::new(graph.clone());
     run(&mut module, &Pipeline::plan(), &passes, class.name(), watch)?;
-    module.plan.ok_or_else(|| Diagnostic::new("E0721", "the passes left no plan"))
+    module.plan.ok_or_else(|| Diagnostic::new("E0768", "the passes left no plan"))
 }
 
 /// The module after one pass of the pipeline over the graph, or, for a pass over plans, of this class.

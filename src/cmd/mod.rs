@@ -78,7 +78,7 @@ fn options(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
         let mut near: Vec<&str> = rules.iter().map(|r| r.name.as_str()).collect();
         near.sort_by_key(|name| distance(name, bad));
         near.truncate(5);
-        return Err(Diagnostic::new("E0703", format!("there is no fusion rule `{bad}`")).at("--disable-rule").hint(format!(
+        return Err(Diagnostic::new("E0759", format!("there is no fusion rule `{bad}`")).at("--disable-rule").hint(format!(
             "of {} rules, these have the nearest names: {}",
             rules.len(),
             near.join(", ")

@@ -80,7 +80,7 @@ fn model_and_prompt(args: &RunArgs) -> Result<(Source, Option<OsString>)> {
         return Ok((source, args.prompt.clone()));
     }
     if looks_like_path(first) {
-        return Err(Diagnostic::new("E0210", "there is no such folder")
+        return Err(Diagnostic::new("E0758", "there is no such folder or artifact")
             .at(Path::new(first).display())
             .hint("if this is the prompt, name the model before it: `isobit run demo PROMPT`"));
     }

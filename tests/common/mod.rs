@@ -2,8 +2,10 @@
 //! device, comparison of floats as bits, random numbers. Not every test uses all of it.
 #![allow(dead_code)]
 
+pub mod fault;
 pub mod golden;
 pub mod pairwise;
+pub mod run;
 pub mod weights;
 
 use codegen::{HostIsa, Target};

@@ -43,9 +43,9 @@ impl Made {
         for id in g.ids().filter(|&id| g.node(id).op == Op::Weight) {
             let n = g.node(id);
             let count: usize = n.ty.shape.iter().map(|&d| d as usize).product();
-            // One in sixteen is special, so that most rows of a product stay finite and differences show.
+            // One in 32 is special, so that many rows stay finite and differences show.
             let mut number = |size: f32| match kind {
-                Kind::Special if r.below(16) == 0 => SPECIAL[r.below(SPECIAL.len() as u32) as usize],
+                Kind::Special if r.below(32) == 0 => SPECIAL[r.below(SPECIAL.len() as u32) as usize],
                 _ => bf16(r.unit() * size),
             };
             match n.ty.elem {

@@ -21,6 +21,9 @@ pub struct Program {
     weight_bytes: Vec<u64>,
 }
 
+/// Is given the step, the buffer's name and its bytes.
+pub type Sink<'a> = &'a mut dyn FnMut(usize, &str, &[u8]) -> Result<()>;
+
 /// One launch and what it cost.
 pub struct Timed {
     /// Name of the launch.
@@ -103,7 +106,7 @@ impl Program {
     }
 
     /// Runs all steps. After each, `sink(step, name, bytes)` gets every value, and after the last the caches too.
-    pub fn steps(&mut self, case: &Case, read: bool, sink: &mut dyn FnMut(usize, &str, &[u8]) -> Result<()>) -> Result<()> {
+    pub fn steps(&mut self, case: &Case, read: bool, sink: Sink<'_>) -> Result<()> {
         let mut tokens = Random::new(case.seed, "tokens");
         let mut at = 0;
         let written = self.written();

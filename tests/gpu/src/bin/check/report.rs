@@ -1,5 +1,6 @@
 //! What a case's kernels are made of, digests, and lines of the table.
 
+use ir::diag::Result;
 use ir::kernel::{Block, Kernel, Op};
 use ir::plan::Plan;
 
@@ -83,6 +84,21 @@ pub struct Line {
 }
 
 impl Line {
+    /// Nothing compared yet.
+    pub fn new(case: &str, program: &str) -> Line {
+        let (case, program) = (case.into(), program.into());
+        Line { case, program, kernels: 0, launches: 0, forms: Forms::default(), buffers: 0, bytes: 0, mismatches: 0, digest: 0 }
+    }
+
+    /// Prints the line; a program that could not run to its end has failed.
+    pub fn close(&mut self, result: Result<()>) {
+        if let Err(d) = result {
+            println!("FAILED {} {}: error[{}]: {d}", self.case, self.program, d.code);
+            self.mismatches += 1;
+        }
+        println!("{}", self.print());
+    }
+
     /// Titles of the columns.
     pub fn header() -> String {
         format!(

@@ -62,6 +62,9 @@ pub fn gpu(o: &Options) -> Result<Box<dyn Device>> {
     }
 }
 
+/// Step, buffer and bytes of every output, in order.
+pub type Outputs = Vec<(usize, String, Vec<u8>)>;
+
 /// A program to compare: its name, plan and code, and the device it runs on.
 pub struct Other {
     /// Name in the table.
@@ -146,8 +149,10 @@ pub fn all(o: &Options) -> Result<bool> {
             println!("NOT RUN: host object {isa}: this processor lacks it");
         }
     }
-    if o.device == "cuda" {
-        println!("device: {}", gpu(o)?.name());
+    // Held to the end, so that the GPU's context is made once.
+    let held = if o.device == "cuda" { Some(gpu(o)?) } else { None };
+    if let Some(device) = &held {
+        println!("device: {}", device.name());
     }
     println!("repeats: {}{}\n{}", o.repeat, if o.no_fill { "; nothing filled, nothing compared" } else { "" }, Line::header());
     let (mut cases, mut lines, mut bad, mut gpu_lines) = (0, 0, 0, 0);
@@ -189,7 +194,7 @@ fn one(o: &Options, name: &str, folder: &Path, case: &Case, reference: &str, sou
         let mut program = Program::new(cpu()?, p, &code, reference, case, source)?;
         program.check()?;
         program.poison()?;
-        let mut out: Vec<(usize, String, Vec<u8>)> = vec![];
+        let mut out: Outputs = vec![];
         program.steps(case, true, &mut |step, buffer, bytes| {
             out.push((step, buffer.into(), bytes.to_vec()));
             Ok(())
@@ -199,68 +204,69 @@ fn one(o: &Options, name: &str, folder: &Path, case: &Case, reference: &str, sou
     alive(&expected)?;
     let mut lines = vec![];
     for other in others(o, folder, reference)? {
-        let (device, p, code) = other.open(o)?;
-        let mut line = Line {
-            case: name.into(),
-            program: other.name.clone(),
-            kernels: p.kernels.len(),
-            launches: p.launches.len(),
-            forms: forms(&p),
-            buffers: 0,
-            bytes: 0,
-            mismatches: 0,
-            digest: 0,
-        };
-        let mut program = Program::new(device, p, &code, &format!("{name}, {}", other.name), case, source)?;
-        let repeat = if other.kind == Kind::Cuda { o.repeat } else { 1 };
-        let no_fill = o.no_fill && other.kind == Kind::Cuda;
-        for r in 0..repeat {
-            if !no_fill {
-                program.poison()?;
-            }
-            let mut digest = Digest::new();
-            let mut next = 0;
-            program.steps(case, !no_fill, &mut |step, buffer, got| {
-                let (s, b, want) =
-                    expected.get(next).ok_or_else(|| Diagnostic::new("E0424", "more outputs than the reference"))?;
-                if (*s, b.as_str(), want.len()) != (step, buffer, got.len()) {
-                    return Err(Diagnostic::new("E0424", format!("output `{buffer}` where the reference has `{b}`")));
-                }
-                next += 1;
-                line.buffers += 1;
-                line.bytes += got.len() as u64;
-                if r == 0 {
-                    digest.add(got);
-                }
-                if got != &want[..] {
-                    line.mismatches += 1;
-                    if line.mismatches <= 4 {
-                        println!("MISMATCH {name} {} repeat {r} step {step} `{buffer}`: {}", other.name, difference(want, got));
-                    }
-                }
-                Ok(())
-            })?;
-            if !no_fill && next != expected.len() {
-                return Err(Diagnostic::new("E0424", "fewer outputs than the reference").at(name));
-            }
-            if r == 0 {
-                line.digest = digest.0;
-            }
-        }
-        println!("{}", line.print());
-        if o.time && case.is("time") && other.kind == Kind::Cuda {
-            for t in program.time(case, 100)? {
-                let rate = t.bytes as f64 / t.us / 1e3;
-                println!("    time {:>8.1} us {:>9.2} MB {:>7.0} GB/s  {}", t.us, t.bytes as f64 / 1e6, rate, t.name);
-            }
-        }
+        let mut line = Line::new(name, &other.name);
+        let result = compare(o, &other, case, &expected, source, &mut line);
+        line.close(result);
         lines.push(line);
     }
     Ok(lines)
 }
 
+/// One program against the reference's outputs.
+fn compare(o: &Options, other: &Other, case: &Case, expected: &Outputs, source: &RandomWeights, line: &mut Line) -> Result<()> {
+    let (device, p, code) = other.open(o)?;
+    (line.kernels, line.launches, line.forms) = (p.kernels.len(), p.launches.len(), forms(&p));
+    let mut program = Program::new(device, p, &code, &format!("{}, {}", line.case, line.program), case, source)?;
+    let repeat = if other.kind == Kind::Cuda { o.repeat } else { 1 };
+    let no_fill = o.no_fill && other.kind == Kind::Cuda;
+    for r in 0..repeat {
+        if !no_fill {
+            program.poison()?;
+        }
+        let mut digest = Digest::new();
+        let mut next = 0;
+        program.steps(case, !no_fill, &mut |step, buffer, got| {
+            let (s, b, want) = expected.get(next).ok_or_else(|| Diagnostic::new("E0424", "more outputs than the reference"))?;
+            if (*s, b.as_str(), want.len()) != (step, buffer, got.len()) {
+                return Err(Diagnostic::new("E0424", format!("output `{buffer}` where the reference has `{b}`")));
+            }
+            next += 1;
+            line.buffers += 1;
+            line.bytes += got.len() as u64;
+            if r == 0 {
+                digest.add(got);
+            }
+            if got != &want[..] {
+                line.mismatches += 1;
+                if line.mismatches <= 4 {
+                    println!(
+                        "MISMATCH {} {} repeat {r} step {step} `{buffer}`: {}",
+                        line.case,
+                        line.program,
+                        difference(want, got)
+                    );
+                }
+            }
+            Ok(())
+        })?;
+        if !no_fill && next != expected.len() {
+            return Err(Diagnostic::new("E0424", "fewer outputs than the reference"));
+        }
+        if r == 0 {
+            line.digest = digest.0;
+        }
+    }
+    if o.time && case.is("time") && other.kind == Kind::Cuda {
+        for t in program.time(case, 100)? {
+            let rate = t.bytes as f64 / t.us / 1e3;
+            println!("    time {:>8.1} us {:>9.2} MB {:>7.0} GB/s  {}", t.us, t.bytes as f64 / 1e6, rate, t.name);
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a reference that proves nothing: a buffer that nothing wrote, or whose floats are all alike.
-fn alive(expected: &[(usize, String, Vec<u8>)]) -> Result<()> {
+fn alive(expected: &Outputs) -> Result<()> {
     for (step, name, bytes) in expected {
         let first = &bytes[..4];
         let width = bytes.len() / 4;

@@ -2,7 +2,7 @@
 
 use crate::Options;
 use crate::report::{Digest, Line, forms};
-use crate::run::{Kind, bytes, cpu, others, plan};
+use crate::run::{Kind, Other, bytes, cpu, others, plan};
 use gpu_check::case::Case;
 use gpu_check::random::{Random, RandomWeights};
 use ir::diag::Result;
@@ -48,41 +48,37 @@ pub fn case(o: &Options, name: &str, folder: &Path, case: &Case, reference: &str
         if other.kind == Kind::Cuda && o.no_fill {
             continue;
         }
-        let (device, p, code) = other.open(o)?;
-        let (kernels, launches, forms) = (p.kernels.len(), p.launches.len(), forms(&p));
-        let mut session = open(device, p, &code, source)?;
-        let mut line = Line {
-            case: name.into(),
-            program: other.name.clone(),
-            kernels,
-            launches,
-            forms,
-            buffers: 0,
-            bytes: 0,
-            mismatches: 0,
-            digest: 0,
-        };
-        let repeat = if other.kind == Kind::Cuda { o.repeat } else { 1 };
-        for r in 0..repeat {
-            let chunk = [64, 1, 7, 63, 32][r as usize % 5];
-            let got = decode(&mut session, case, chunk)?;
-            let positions = PROMPT + DECODED;
-            let width = want.0.len() / positions;
-            line.buffers += positions as u64;
-            line.bytes += 4 * got.0.len() as u64;
-            let wrong = (0..positions).filter(|&i| got.0[i * width..][..width] != want.0[i * width..][..width]).count();
-            if wrong > 0 || got.1 != want.1 {
-                line.mismatches += wrong.max(1) as u64;
-                println!("MISMATCH {name} {} repeat {r} chunks of {chunk}: logits of {wrong} positions differ", other.name);
-            }
-            if r == 0 {
-                let mut d = Digest::new();
-                got.0.iter().for_each(|w| d.add(&w.to_le_bytes()));
-                line.digest = d.0;
-            }
-        }
-        println!("{}", line.print());
+        let mut line = Line::new(name, &other.name);
+        let result = compare(o, &other, case, &want, source, &mut line);
+        line.close(result);
         lines.push(line);
     }
     Ok(lines)
+}
+
+/// One program against the reference's logits and tokens.
+fn compare(o: &Options, other: &Other, case: &Case, want: &Outcome, source: &RandomWeights, line: &mut Line) -> Result<()> {
+    let (device, p, code) = other.open(o)?;
+    (line.kernels, line.launches, line.forms) = (p.kernels.len(), p.launches.len(), forms(&p));
+    let mut session = open(device, p, &code, source)?;
+    let repeat = if other.kind == Kind::Cuda { o.repeat } else { 1 };
+    for r in 0..repeat {
+        let chunk = [64, 1, 7, 63, 32][r as usize % 5];
+        let got = decode(&mut session, case, chunk)?;
+        let positions = PROMPT + DECODED;
+        let width = want.0.len() / positions;
+        line.buffers += positions as u64;
+        line.bytes += 4 * got.0.len() as u64;
+        let wrong = (0..positions).filter(|&i| got.0[i * width..][..width] != want.0[i * width..][..width]).count();
+        if wrong > 0 || got.1 != want.1 {
+            line.mismatches += wrong.max(1) as u64;
+            println!("MISMATCH {} {} repeat {r} chunks of {chunk}: logits of {wrong} positions differ", line.case, line.program);
+        }
+        if r == 0 {
+            let mut d = Digest::new();
+            got.0.iter().for_each(|w| d.add(&w.to_le_bytes()));
+            line.digest = d.0;
+        }
+    }
+    Ok(())
 }
