@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::fault;
 use common::run::{Place, bytes, floats, joined, step};
 use common::weights::{Kind, Made};
 use common::*;
@@ -47,8 +48,33 @@ fn elementwise(name: &str, inputs: &[Elem], outputs: &[Elem], f: impl FnOnce(&mu
 fn specials() -> Vec<u32> {
     let mut out = vec![];
     let edges = [
-        0.0f32, 1e-45, 1.17549421e-38, 1.17549435e-38, 1e-20, 1e-7, 0.5, 0.625, 1.0, 1.5, 2.0, 2.5, 3.0, 9.0, 20.0, 30.0, 87.33654, 88.72284,
-        103.97208, 127.0, 128.0, 8388607.5, 8388608.0, 16777216.0, 2147483648.0, 1e30, f32::MAX, f32::INFINITY,
+        0.0f32,
+        1e-45,
+        f32::MIN_POSITIVE,
+        1e-20,
+        1e-7,
+        0.5,
+        0.625,
+        1.0,
+        1.5,
+        2.0,
+        2.5,
+        3.0,
+        9.0,
+        20.0,
+        30.0,
+        87.33654,
+        88.72284,
+        103.97208,
+        127.0,
+        128.0,
+        8388607.5,
+        8388608.0,
+        16777216.0,
+        2147483648.0,
+        1e30,
+        f32::MAX,
+        f32::INFINITY,
     ];
     for e in edges.into_iter().chain((1..40).map(|k| k as f32 * std::f32::consts::FRAC_PI_4)) {
         for d in -3i32..=3 {
@@ -116,7 +142,7 @@ fn rotary() -> Case {
         lo.push(((f - f64::from(f as f32)) as f32).to_bits());
     }
     let both = |i: usize| sincos_pos(&mut Scalar, pos[i] as i32, f32::from_bits(hi[i]), f32::from_bits(lo[i]));
-    let want = (0..N).map(|i| both(i)).map(|(s, c)| (s.to_bits(), c.to_bits())).unzip::<u32, u32, Vec<u32>, Vec<u32>>();
+    let want = (0..N).map(both).map(|(s, c)| (s.to_bits(), c.to_bits())).unzip::<u32, u32, Vec<u32>, Vec<u32>>();
     let kernel = elementwise("rotary", &[Elem::I32, Elem::F32, Elem::F32], &[Elem::F32; 2], |b, x| {
         let (s, c) = sincos_pos(b, x[0], x[1], x[2]);
         vec![s, c]
@@ -153,7 +179,9 @@ fn fixed_point() -> Case {
             let q = quantize(a, f32::from_bits(*w), g.inv, g.ok);
             let (hi, mid, lo) = planes(a, q);
             let back = join(a, hi, mid, lo);
-            for (out, v) in want.iter_mut().zip([g.e as u32, g.scale.to_bits(), q as u32, hi as u32, mid as u32, lo as u32, back.to_bits()]) {
+            for (out, v) in
+                want.iter_mut().zip([g.e as u32, g.scale.to_bits(), q as u32, hi as u32, mid as u32, lo as u32, back.to_bits()])
+            {
                 out.push(v);
             }
         }
@@ -205,7 +233,12 @@ fn first_difference(c: &Case, got: &[Vec<u8>]) -> Option<String> {
         if let Some((i, g)) = bad.first() {
             let x: Vec<String> = c.inputs.iter().map(|x| format!("{:08x}", x[*i])).collect();
             let n = bad.len();
-            return Some(format!("{}: output {k} of {}: {g:08x}, expected {:08x} ({n} differ)", c.kernel.name, x.join(" "), want[*i]));
+            return Some(format!(
+                "{}: output {k} of {}: {g:08x}, expected {:08x} ({n} differ)",
+                c.kernel.name,
+                x.join(" "),
+                want[*i]
+            ));
         }
     }
     None
@@ -216,10 +249,22 @@ fn buffers(c: &Case) -> Vec<Vec<u8>> {
     c.inputs.iter().map(|x| bytes(x.iter().copied())).chain(out).collect()
 }
 
+/// Products with 1 and 2, which the builder writes as LLVM would: a model may have such a softcap.
+fn easy_factors() -> Case {
+    let x = inputs(80);
+    let times = |c: f32| x.iter().map(|x| (f32::from_bits(*x) * c).to_bits()).collect::<Vec<u32>>();
+    let want = vec![times(1.0), times(2.0)];
+    let kernel = elementwise("easy_factors", &[Elem::F32], &[Elem::F32; 2], |b, x| {
+        let (one, two) = (b.f(1.0), b.f(2.0));
+        vec![b.mul(x[0], one), b.mul(two, x[0])]
+    });
+    Case { kernel, inputs: vec![x], want, is_float: vec![true; 2] }
+}
+
 #[test]
 fn interpreter_plain_rust_and_host_code_agree() {
     let mut cases = functions();
-    cases.extend([rotary(), fixed_point(), joins()]);
+    cases.extend([rotary(), fixed_point(), joins(), easy_factors()]);
     let kernels: Vec<Kernel> = cases.iter().map(|c| c.kernel.clone()).collect();
     let all = Plan { kernels: kernels.clone(), ..Plan::default() };
     let targets = host_targets();
@@ -239,12 +284,12 @@ fn interpreter_plain_rust_and_host_code_agree() {
     println!("{} kernels over {N} inputs: {}", cases.len(), names.join(" = "));
 }
 
-/// A constant of a polynomial one ulp off, or a product rounded, is found among a million inputs.
+/// One product rounded before it is added is found among a million inputs.
 #[test]
 fn a_wrong_function_is_noticed() {
     for mut c in functions() {
         let mut wrong = c.kernel.clone();
-        assert!(common::fault::plant(&mut wrong, common::fault::contraction), "{} has no fma", wrong.name);
+        assert!(fault::plant(&mut wrong, fault::last_contraction), "{} has no fma", wrong.name);
         c.kernel = wrong;
         let (mut d, handles) = run::device(&Place::Interpreter, std::slice::from_ref(&c.kernel));
         let got = run::kernel(&mut *d, handles[0], &c.kernel, N as u32 / 32 / RUN, &buffers(&c));
@@ -257,6 +302,8 @@ fn a_wrong_function_is_noticed() {
 const TOKENS: u32 = 256;
 const ROWS: u32 = 256;
 const GROUPS: u32 = 4;
+/// Of the embedding; a power of two, so that activations stay what they are meant to be.
+const FACTOR: f32 = 2.0;
 
 /// Activations that are any 24-bit integers (the sum of three embeddings: high, middle and low byte), quantized, times a matrix.
 fn product(bits: u32, group: u32) -> Graph {
@@ -270,7 +317,7 @@ fn product(bits: u32, group: u32) -> Graph {
         .iter()
         .map(|n| {
             let table = weight(&mut g, &format!("{n}.table"), GElem::Affine { bits: 8, group: 32 }, TOKENS);
-            g.add(n, Op::Embed { mode: EmbedMode::Exact, factor: 1.0 }, &[table, ids], Type::tokens(&[width]))
+            g.add(n, Op::Embed { mode: EmbedMode::Exact, factor: FACTOR }, &[table, ids], Type::tokens(&[width]))
         })
         .collect();
     let x = g.add("upper", Op::Add, &parts[..2], Type::tokens(&[width]));
@@ -319,7 +366,10 @@ fn group_sums(seed: u32, bits: u32, group: u32) -> Vec<f32> {
     let mut out = vec![];
     for t in 0..TOKENS {
         let fixed = |g: u32| -> (Vec<i64>, i32) {
-            let xs: Vec<f64> = (0..group).map(|i| activation(seed, t, g * group + i)).map(|(x, p)| f64::from(x) * 2f64.powi(p)).collect();
+            let xs: Vec<f64> = (0..group)
+                .map(|i| activation(seed, t, g * group + i))
+                .map(|(x, p)| f64::from(x) * 2f64.powi(p) * f64::from(FACTOR))
+                .collect();
             let amax = xs.iter().fold(0.0f64, |m, x| m.max(x.abs()));
             let exponent = if amax < f64::from(f32::MIN_POSITIVE) { -127 } else { amax.log2().floor() as i32 };
             let e = (exponent - 22).clamp(-126, 105);
@@ -363,9 +413,12 @@ fn weights_of(g: &Graph, seed: u32, bits: u32, group: u32) -> Made {
 fn group_sums_are_exact_integers_rounded_once() {
     let formats = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)];
     let schedules = [Schedule::HOST, Schedule::GPU, Schedule { stages: 3, warps: 2, chain_lanes: 2, ..Schedule::GPU }];
-    let graphs: Vec<Graph> = formats.iter().map(|&(bits, group)| through_passes(product(bits, group), &Options::default())).collect();
-    let mut plans: Vec<Vec<Plan>> =
-        graphs.iter().map(|g| schedules.iter().map(|&schedule| plan(g, &Options { schedule, ..Options::default() })).collect()).collect();
+    let graphs: Vec<Graph> =
+        formats.iter().map(|&(bits, group)| through_passes(product(bits, group), &Options::default())).collect();
+    let mut plans: Vec<Vec<Plan>> = graphs
+        .iter()
+        .map(|g| schedules.iter().map(|&schedule| plan(g, &Options { schedule, ..Options::default() })).collect())
+        .collect();
     let all = Plan { kernels: joined(&mut plans.iter_mut().flatten().collect::<Vec<_>>()), ..Plan::default() };
     let targets = host_targets();
     let objects = on_two_threads(&targets, |isa| object(&all, *isa));
@@ -384,7 +437,12 @@ fn group_sums_are_exact_integers_rounded_once() {
                         continue;
                     }
                     let got = step(plan, place, &source, &tokens, 0, &[("y", ROWS as usize)]);
-                    same_bits(&format!("{bits} bits, groups of {group}, {name}, {schedule}, seed {seed}"), &want, &got[0], ROWS as usize);
+                    same_bits(
+                        &format!("{bits} bits, groups of {group}, {name}, {schedule}, seed {seed}"),
+                        &want,
+                        &got[0],
+                        ROWS as usize,
+                    );
                 }
             }
         }
@@ -407,5 +465,5 @@ fn planes_joined_by_two_roundings_are_noticed() {
     };
     let other = (0..N).filter(|&i| twice(i).to_bits() != c.want[0][i]).count();
     println!("{other} of {N} sums differ when rounded twice");
-    assert!(other > N / 100);
+    assert!(other > N / 1000);
 }

@@ -58,7 +58,8 @@ fn an_edited_order_changes_bits_everywhere_alike() {
     let mut graphs = vec![ir::graph::text::parse(&text).unwrap_or_else(|e| panic!("{e:?}"))];
     graphs.extend(EDITS.iter().map(|(node, from, to, _)| edited(&text, node, from, to)));
     // Two schedules, so that orders are obeyed by lanes that share a row too.
-    let schedule = |i: usize| if i.is_multiple_of(2) { Schedule::HOST } else { Schedule { chain_lanes: 2, vec: 2, ..Schedule::HOST } };
+    let schedule =
+        |i: usize| if i.is_multiple_of(2) { Schedule::HOST } else { Schedule { chain_lanes: 2, vec: 2, ..Schedule::HOST } };
     let planned = |(i, g): (usize, &Graph)| plan(g, &Options { schedule: schedule(i), ..Options::default() });
     let mut plans: Vec<Plan> = graphs.iter().enumerate().map(planned).collect();
     let kernels = run::joined(&mut plans.iter_mut().collect::<Vec<_>>());
@@ -74,7 +75,8 @@ fn an_edited_order_changes_bits_everywhere_alike() {
     });
     let plain = &results[0].0;
     for (i, (by_graph, by_kernels, by_host)) in results.iter().enumerate() {
-        let what = if i == 0 { "unedited".into() } else { format!("{}: {} -> {}", EDITS[i - 1].0, EDITS[i - 1].1, EDITS[i - 1].2) };
+        let what =
+            if i == 0 { "unedited".into() } else { format!("{}: {} -> {}", EDITS[i - 1].0, EDITS[i - 1].1, EDITS[i - 1].2) };
         same_bits(&format!("{what}: kernels against graph"), by_graph, by_kernels, 4096);
         same_bits(&format!("{what}: host against graph"), by_graph, by_host, 4096);
         if i > 0 {

@@ -1,4 +1,5 @@
 //! Faults to plant in kernels, so that a comparison can be seen to fail.
+#![allow(clippy::ptr_arg)] // all faults are of one type
 
 use ir::kernel::{Block, FloatOp, Inst, Kernel, Mem, Op, Ty, V};
 
@@ -46,9 +47,27 @@ pub fn tree(insts: &mut Vec<Inst>, _: &mut Vec<Ty>) -> bool {
     next == 32
 }
 
-/// A product rounded before it is added.
+/// A product rounded before it is added: the first one that can be.
 pub fn contraction(insts: &mut Vec<Inst>, types: &mut Vec<Ty>) -> bool {
-    let Some(at) = insts.iter().position(|i| matches!(i.op, Op::Fma(..))) else { return false };
+    let at = insts.iter().position(|i| matches!(i.op, Op::Fma(..)));
+    at.is_some_and(|at| split(insts, types, at))
+}
+
+/// The same with the last one.
+pub fn last_contraction(insts: &mut Vec<Inst>, types: &mut Vec<Ty>) -> bool {
+    let at = insts.iter().rposition(|i| matches!(i.op, Op::Fma(..)));
+    at.is_some_and(|at| split(insts, types, at))
+}
+
+/// The same with all of one list.
+pub fn contractions(insts: &mut Vec<Inst>, types: &mut Vec<Ty>) -> bool {
+    let all: Vec<usize> = (0..insts.len()).filter(|&i| matches!(insts[i].op, Op::Fma(..))).collect();
+    // The last one first, so that places stay.
+    all.iter().rev().for_each(|&at| _ = split(insts, types, at));
+    !all.is_empty()
+}
+
+fn split(insts: &mut Vec<Inst>, types: &mut Vec<Ty>, at: usize) -> bool {
     let Op::Fma(a, b, c) = insts[at].op else { return false };
     types.push(Ty::F32);
     let product = V(types.len() as u32 - 1);

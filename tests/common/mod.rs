@@ -218,7 +218,7 @@ impl Rng {
         (self.next() >> 32) as u32
     }
     pub fn below(&mut self, n: u32) -> u32 {
-        (u64::from(self.word()) * u64::from(n) >> 32) as u32
+        ((u64::from(self.word()) * u64::from(n)) >> 32) as u32
     }
     /// In -1..1.
     pub fn unit(&mut self) -> f32 {

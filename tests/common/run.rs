@@ -4,6 +4,7 @@ use super::kernel_text;
 use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::kernel::Kernel;
+use ir::kernel::interp::RunOptions;
 use ir::order::KV_BLOCK;
 use ir::plan::{Arg, BufferKind, Plan, state};
 use runtime::cpu::{CpuDevice, CpuOptions};
@@ -31,8 +32,10 @@ pub fn joined(plans: &mut [&mut Plan]) -> Vec<Kernel> {
 pub enum Place<'a> {
     /// Host code, an object; blocks on this many threads, memory poisoned.
     Host(&'a [u8], usize),
-    /// The interpreter with all its checks.
+    /// The interpreter.
     Interpreter,
+    /// The interpreter with all its checks: ten times slower.
+    Checked,
 }
 
 /// The device, with these kernels loaded.
@@ -43,7 +46,8 @@ pub fn device(place: &Place, kernels: &[Kernel]) -> (Box<dyn Device>, Vec<Kernel
             let options = CpuOptions { threads: *threads, poison: true, ..CpuOptions::default() };
             (Box::new(CpuDevice::new(options).unwrap_or_else(|d| panic!("{d}"))), object)
         }
-        Place::Interpreter => (Box::new(InterpDevice::new(ir::kernel::interp::RunOptions::checked(5))), &text),
+        Place::Interpreter => (Box::new(InterpDevice::new(RunOptions { shadow: false, ..RunOptions::checked(5) })), &text),
+        Place::Checked => (Box::new(InterpDevice::new(RunOptions::checked(5))), &text),
     };
     let sigs: Vec<_> = kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
     let names = KernelNames { place: "test", kernels: &sigs };
@@ -53,7 +57,14 @@ pub fn device(place: &Place, kernels: &[Kernel]) -> (Box<dyn Device>, Vec<Kernel
 
 /// One step of a plan over a fresh sequence; logits are asked for from token `from` on. Returns the values of these names, rows
 /// of floats without padding: `names` holds each value's name and width.
-pub fn step(plan: &Plan, place: &Place, source: &dyn WeightSource, tokens: &[u32], from: usize, names: &[(&str, usize)]) -> Vec<Vec<f32>> {
+pub fn step(
+    plan: &Plan,
+    place: &Place,
+    source: &dyn WeightSource,
+    tokens: &[u32],
+    from: usize,
+    names: &[(&str, usize)],
+) -> Vec<Vec<f32>> {
     let (mut d, handles) = device(place, &plan.kernels);
     let (rows, block) = (tokens.len(), KV_BLOCK as usize);
     let arena = d.alloc((plan.arena_bytes * rows as u64).max(64)).unwrap();

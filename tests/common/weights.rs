@@ -74,7 +74,8 @@ impl Made {
         let [stack, rows, cols] = c.shape;
         let per_byte = 8 / c.bits;
         c.words.clear();
-        (c.scales.clear(), c.biases.clear());
+        c.scales.clear();
+        c.biases.clear();
         for row in 0..stack * rows {
             for i in 0..cols / per_byte {
                 let code = |k: u32, f: &mut dyn FnMut(u32, u32) -> u32| f(row, i * per_byte + k) << (c.bits * k);

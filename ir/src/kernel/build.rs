@@ -219,6 +219,16 @@ impl Builder {
                 FloatOp::Mul => x * y,
             });
         }
+        if op == FloatOp::Mul {
+            // What LLVM would write for these factors; the same bits.
+            for (x, y) in [(a, b), (b, a)] {
+                match self.const_f(y) {
+                    Some(1.0) => return x,
+                    Some(2.0) => return self.float_op(FloatOp::Add, x, x),
+                    _ => {}
+                }
+            }
+        }
         let (a, b) = if op != FloatOp::Sub && a > b { (b, a) } else { (a, b) };
         self.pure(3, op as u8, &[a.0, b.0], Op::Float(op, a, b), Ty::F32)
     }

@@ -104,7 +104,8 @@ pub fn attention(kx: &mut Kx, id: NodeId, head: V) -> Result<()> {
                         let qj = kx.b.load(q_mem, Elem::F32, qi, None);
                         let row = kx.b.shl(j, 5);
                         let ki = kx.b.iadd(column, row);
-                        let kj = kx.b.load(keys, Elem::F32, ki, None);
+                        // A key that is not visible may never have been written.
+                        let kj = kx.b.load(keys, Elem::F32, ki, Some(mine));
                         kx.b.fma(qj, kj, acc[c as usize])
                     })
                     .collect()
