@@ -16,7 +16,7 @@ test: lint assembler
 
 # Every combination where `make test` takes a covering set.
 test-full: lint assembler
-	$(CARGO) test --release --workspace -- --include-ignored
+	$(CARGO) test --release --workspace --features isobit/full-tests
 
 # Every kernel of the demo model through NVIDIA's assembler, and its instruction counts.
 ptx-check: setup assembler

@@ -281,7 +281,7 @@ impl Session {
         let place = self.first_bad_value().unwrap_or_else(|d| d.to_string());
         Diagnostic::new("E0436", format!("a NaN or an infinity at position {}: generation stops", self.tokens.len() - 1))
             .at(place)
-            .hint("a scale or a weight of the checkpoint may be damaged; `isobit inspect` lists them")
+            .hint("a scale or a weight of the checkpoint may be damaged")
     }
 
     fn first_bad_value(&mut self) -> Result<String> {

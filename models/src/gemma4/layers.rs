@@ -79,16 +79,16 @@ impl Build<'_> {
         let elem = match self.ck.module(path, lead, cols)? {
             Module::Affine { bits, group, scales, .. } => {
                 if !(bits == 4 || bits == 8) {
-                    return Err(Diagnostic::new("E0240", format!("{bits}-bit weights are not supported yet")).at(path));
+                    return Err(Diagnostic::new("E0258", format!("{bits}-bit weights are not supported yet")).at(path));
                 }
                 if scales.dtype != Dtype::BF16 {
-                    return Err(Diagnostic::new("E0240", format!("scales of type {:?} are not supported yet", scales.dtype))
+                    return Err(Diagnostic::new("E0258", format!("scales of type {:?} are not supported yet", scales.dtype))
                         .at(scales.place()));
                 }
                 Elem::Affine { bits, group }
             }
             Module::Plain(t) => elem_of(t.dtype)
-                .ok_or_else(|| Diagnostic::new("E0240", format!("{:?} weights are not supported", t.dtype)).at(t.place()))?,
+                .ok_or_else(|| Diagnostic::new("E0258", format!("{:?} weights are not supported", t.dtype)).at(t.place()))?,
         };
         let shape = lead.iter().chain([&cols]).map(|&d| d as u32).collect();
         Ok(self.weight(path, Type { elem, rows: Rows::Once, shape }))
@@ -174,7 +174,7 @@ impl Build<'_> {
     fn experts(&mut self, i: usize, h: NodeId) -> Result<NodeId> {
         let (c, hidden) = (self.c, self.c.hidden_size);
         let Some(e) = c.experts else {
-            return Err(Diagnostic::new("E0241", "the model has no experts"));
+            return Err(Diagnostic::new("E0259", "the model has no experts"));
         };
         let n = |s: &str| format!("layers.{i}.{s}");
         let r = self.norm(&n("moe.router_norm"), h, None, hidden, hidden)?;
