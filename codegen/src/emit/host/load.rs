@@ -7,6 +7,10 @@ use super::*;
 /// More wide loads than this for one access: go lane by lane instead.
 const MAX_CHUNKS: usize = 16;
 
+/// How far ahead of a stream of weights the cache is asked for it, in bytes. A processor's own prefetcher stops at every
+/// page; this does not. What it asks for may lie past the end of the buffer, which a prefetch may do.
+const AHEAD: u64 = 4096;
+
 impl<'c> Emitter<'c, '_> {
     /// Loads `n` consecutive elements a lane.
     pub(in crate::emit) fn host_load(
@@ -137,6 +141,14 @@ impl<'c> Emitter<'c, '_> {
         let pos = |l: usize, j: i64| at[l] / i64::from(grain) + j;
         if count == 1 && active == u32::MAX && (0..LANES).all(|l| pos(l, 0) == l as i64) {
             let ty = self.vec_ty(self.unit(grain), LANES);
+            if a.fixed && a.size == 4 {
+                for line in [AHEAD, AHEAD + 64] {
+                    let q = self.offset(p, self.i64().const_int(line, false))?;
+                    // Read, keep in all caches, data.
+                    let how = [0, 3, 1].map(|x| self.ci(x).into());
+                    self.call_any("llvm.prefetch", &[q.get_type().into()], &[q.into(), how[0], how[1], how[2]])?;
+                }
+            }
             let v = self.load_at(ty.into(), p, a.elem, a.fixed)?.into_vector_value();
             return Ok(Some(vec![self.widen(v)?.into()]));
         }
