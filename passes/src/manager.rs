@@ -2,8 +2,8 @@
 
 use crate::instrument::Instrument;
 use crate::instrument::repro::Reproducer;
-use crate::options::{Level, Options};
-use crate::pass::{Decisions, Effect, Module, Pass, PassCx};
+use crate::options::Options;
+use crate::pass::{Decisions, Module, Pass, PassCx};
 use crate::pipeline::{Pipeline, registry};
 use ir::diag::{Diagnostic, Result};
 use std::collections::BTreeMap;
@@ -178,11 +178,7 @@ impl Manager {
 
 fn refused(pass: &dyn Pass, options: &Options, why: &str) -> Diagnostic {
     let level = options.determinism;
-    let hint = if pass.effect() == Effect::Rounding && level > Level::Off {
-        format!("leave `{}` on, or ask for `--determinism off`", pass.name())
-    } else {
-        format!("leave `{}` on", pass.name())
-    };
+    let hint = format!("leave `{}` on", pass.name());
     Diagnostic::new("E0704", format!("pass `{}` can't be switched off at determinism `{}`: {why}", pass.name(), level.name()))
         .hint(hint)
 }
@@ -193,6 +189,7 @@ mod tests {
     use crate::instrument::dump::Dump;
     use crate::instrument::timing::Timing;
     use crate::instrument::verify::VerifyEach;
+    use crate::pass::Effect;
     use crate::testing::moe_model;
     use std::cell::Cell;
 

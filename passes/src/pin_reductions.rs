@@ -88,7 +88,7 @@ impl Pass for PinReductions {
             if is_open(&n.op) && cx.options.determinism >= Level::Run {
                 return Err(Diagnostic::new("E0712", format!("`{}` has no pinned order", n.op.name()))
                     .at(&n.name)
-                    .hint("run `quant-lower` before `pin-reductions`, or ask for `--determinism off`"));
+                    .hint("run `quant-lower` before `pin-reductions`"));
             }
         }
         Ok(pinned > 0)

@@ -276,45 +276,57 @@ impl Session {
         u32::try_from(id).map_err(|_| self.not_finite())
     }
 
-    /// Runs the last step again, launch by launch, to find the first value that is not finite.
+    /// Runs the sequence again, token by token and launch by launch, to find the first value that is not finite.
     fn not_finite(&mut self) -> Diagnostic {
-        let place = self.first_bad_value().unwrap_or_else(|d| d.to_string());
-        Diagnostic::new("E0436", format!("a NaN or an infinity at position {}: generation stops", self.tokens.len() - 1))
+        let tokens = std::mem::take(&mut self.tokens);
+        let (mut at, mut place) = (tokens.len().saturating_sub(1), LOGITS.to_string());
+        for (i, token) in tokens.iter().enumerate() {
+            match self.first_bad_value(*token) {
+                Ok(None) => {}
+                Ok(Some(name)) => {
+                    (at, place) = (i, name);
+                    break;
+                }
+                Err(d) => return d,
+            }
+        }
+        // What is in the caches is of no use.
+        self.tokens.clear();
+        Diagnostic::new("E0436", format!("a NaN or an infinity at position {at}: generation stops"))
             .at(place)
-            .hint("a scale or a weight of the checkpoint may be damaged")
+            .hint("this is the first stored value that is not finite; a scale or a weight of the checkpoint may be damaged")
     }
 
-    fn first_bad_value(&mut self) -> Result<String> {
-        // The caches already hold this step's keys: running it again writes the same.
+    /// Runs one more token, and names the first stored value that is not finite.
+    fn first_bad_value(&mut self, token: u32) -> Result<Option<String>> {
+        self.step_state(&[token], 0)?;
         let grid = self.grid(1, 1);
-        let last = [*self.tokens.last().unwrap_or(&0)];
-        self.tokens.pop();
-        self.step_state(&last, 0)?;
         let mut found = None;
         for (k, l) in self.launches.clone().iter().enumerate() {
             // SAFETY: as in `step`, for one row.
             unsafe { self.device.launch(&[LaunchDesc { grid: [l.grid[0], grid[k]], ..l.clone() }])? };
             let launch = self.plan.launches[k].clone();
-            let kernel = self.plan.kernels[launch.kernel as usize].clone();
-            for (arg, buf) in launch.args.iter().zip(&kernel.bufs) {
-                let (Arg::Buffer(i), true) = (arg, buf.write) else {
-                    continue;
-                };
-                let b = self.plan.buffers[*i as usize].clone();
-                if !matches!(b.kind, BufferKind::Value { .. })
-                    || b.name.ends_with(".q24")
-                    || b.name.ends_with(".route")
-                    || b.name == NEXT
-                {
-                    continue;
-                }
-                if found.is_none() && self.row(&b.name, 0)?.iter().any(|x| !x.is_finite()) {
+            let kernel = &self.plan.kernels[launch.kernel as usize];
+            let written: Vec<u32> = launch
+                .args
+                .iter()
+                .zip(&kernel.bufs)
+                .filter_map(|(a, b)| if let (Arg::Buffer(i), true) = (a, b.write) { Some(*i) } else { None })
+                .collect();
+            for i in written {
+                let b = self.plan.buffers[i as usize].clone();
+                // Fixed point, choices and ids are not floats.
+                let floats = matches!(b.kind, BufferKind::Value { .. })
+                    && !b.name.ends_with(".q24")
+                    && !b.name.ends_with(".route")
+                    && b.name != NEXT;
+                if floats && found.is_none() && self.row(&b.name, 0)?.iter().any(|x| !x.is_finite()) {
                     found = Some(b.name);
                 }
             }
         }
-        self.tokens.extend(last);
-        Ok(found.unwrap_or_else(|| LOGITS.into()))
+        self.tokens.push(token);
+        Ok(found)
     }
 
     fn step_state(&mut self, tokens: &[u32], from: usize) -> Result<()> {

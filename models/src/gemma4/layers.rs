@@ -24,6 +24,11 @@ struct Build<'a> {
 pub fn graph(ck: &Checkpoint, embed: EmbedMode) -> Result<Graph> {
     let c = ck.config();
     c.supported()?;
+    if c.quantization.is_none() {
+        return Err(Diagnostic::new("E0258", "the checkpoint is not quantized, which is not supported yet")
+            .at(ck.place())
+            .hint("use a checkpoint in MLX's affine format with 4 or 8 bits"));
+    }
     let mut b = Build { g: Graph::new("gemma4"), c, ck };
     let ids = b.node("tokens", Op::Tokens, &[])?;
     let table = b.matrix("embed_tokens", &[c.vocab_size], c.hidden_size)?;
@@ -46,7 +51,33 @@ pub fn graph(ck: &Checkpoint, embed: EmbedMode) -> Result<Graph> {
     }
     let next = b.node(NEXT, Op::Argmax, &[z])?;
     b.g.outputs = vec![z, next];
+    all_used(ck, &b.g)?;
     Ok(b.g)
+}
+
+/// Refuses a checkpoint with tensors of the text model that the configuration has no place for: it is then the
+/// configuration of another model. A copy of the embedding as `lm_head` is fine.
+fn all_used(ck: &Checkpoint, g: &Graph) -> Result<()> {
+    let weights: std::collections::BTreeSet<&str> =
+        g.ids().filter(|&i| matches!(g.node(i).op, Op::Weight)).map(|i| g.node(i).name.as_str()).collect();
+    let surplus: Vec<&str> = ck
+        .tensors()
+        .filter_map(|t| t.name.strip_prefix(ck.prefix()))
+        .filter(|name| {
+            let base =
+                ["weight", "scales", "biases"].iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.')).unwrap_or(name);
+            !weights.contains(base) && base != "lm_head"
+        })
+        .collect();
+    match surplus.first() {
+        None => Ok(()),
+        Some(first) => Err(Diagnostic::new(
+            "E0260",
+            format!("the configuration has no place for {} tensors of the checkpoint, {first} the first", surplus.len()),
+        )
+        .at(&ck.config().place)
+        .hint("config.json seems to belong to another model (layers, experts, attention_k_eq_v)")),
+    }
 }
 
 /// sqrt(H), rounded as the mode says (SPEC section 4).
