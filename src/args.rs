@@ -95,7 +95,7 @@ pub struct RunArgs {
     /// Checkpoint folder, artifact or `demo`. What is no path is the prompt, for the demo model
     #[arg(value_name = "MODEL|ARTIFACT")]
     pub model: Option<OsString>,
-    /// The prompt. Without one, each line of standard input is a turn of a conversation; `/bye` ends it
+    /// The prompt. Without one, each line of standard input is a turn of a conversation; a line `/bye` ends it
     pub prompt: Option<OsString>,
     /// Continue the text as it is, without the chat template
     #[arg(long)]
@@ -121,7 +121,7 @@ pub struct RunArgs {
     /// Print one JSON object a turn: ids, text, why it ended, times
     #[arg(long)]
     pub json: bool,
-    /// Write the logits of all positions to this safetensors file
+    /// Write the logits of every token that was run, and the ids, to this safetensors file (one prompt only)
     #[arg(long, value_name = "FILE")]
     pub logits: Option<PathBuf>,
     /// Tokens of a prompt that are computed together

@@ -67,9 +67,10 @@ impl Cache {
     pub fn put(&self, key: &str, compiled: &Compiled, ck: &Checkpoint, progress: Progress) -> Result<()> {
         std::fs::create_dir_all(&self.dir).map_err(|e| files::failed("cannot make the cache folder", &self.dir, &e))?;
         let path = self.entry(key);
-        if path.exists() && !artifact::is_artifact(&path) {
-            // Nobody else writes names like this one: it is an entry without its manifest.
-            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        if files::is_there(&path) && artifact::check_place(&path).is_err() {
+            // Nobody else writes names like this one: it is an entry that was damaged.
+            let folder = path.is_dir() && !files::is_link(&path);
+            let removed = if folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
             removed.map_err(|e| files::failed("cannot be removed", &path, &e))?;
         }
         artifact::write(&path, compiled, ck, None, false, progress).map(|_| ())

@@ -42,10 +42,13 @@ mod with_llvm {
     /// Code of all kernels; `progress(done, of)` counts kernels.
     pub fn code(plan: &Plan, target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
         let kernels: Vec<&Kernel> = plan.kernels.iter().collect();
-        progress(0, kernels.len());
         match (target.class(), codegen::Target::parse(target.name())?) {
-            (Class::Host, codegen::Target::Host(isa)) => Ok(Code::Host(codegen::host_object(&kernels, isa)?)),
+            (Class::Host, codegen::Target::Host(isa)) => {
+                progress(0, 0); // one object: LLVM does not tell how far it is
+                Ok(Code::Host(codegen::host_object(&kernels, isa)?))
+            }
             (_, gpu) => {
+                progress(0, kernels.len());
                 let mut out = vec![];
                 for (i, k) in kernels.iter().enumerate() {
                     out.extend(codegen::ptx(&[k], gpu)?);

@@ -42,8 +42,10 @@ pub struct Request<'a> {
 pub enum StopReason {
     /// The model ended it.
     Stop,
-    /// As many tokens as were asked for, or as fit.
+    /// As many tokens as were asked for.
     Length,
+    /// No more positions fit.
+    Context,
 }
 
 impl StopReason {
@@ -52,6 +54,7 @@ impl StopReason {
         match self {
             StopReason::Stop => "stop",
             StopReason::Length => "length",
+            StopReason::Context => "context",
         }
     }
 }
@@ -74,22 +77,63 @@ pub struct Generation {
     pub decode: Duration,
 }
 
+/// What fits: known before anything is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Token ids are below this.
+    pub vocab: usize,
+    /// Positions that fit.
+    pub context: usize,
+    /// Positions that the model has.
+    pub most: usize,
+}
+
+impl Room {
+    /// Of a model, with this context or else [`CONTEXT`] or the model's own limit.
+    pub fn new(ck: &Checkpoint, context: Option<usize>) -> Result<Room> {
+        let most = ck.config().max_position_embeddings;
+        let context = context.unwrap_or(CONTEXT.min(most));
+        if context == 0 || context > most {
+            return Err(Diagnostic::new("E0757", format!("the model has 1 to {most} positions, not {context}")).at("--context"));
+        }
+        Ok(Room { vocab: ck.config().vocab_size, context, most })
+    }
+
+    /// Refuses a prompt that cannot be run.
+    pub fn check(&self, prompt: &[u32]) -> Result<()> {
+        if prompt.is_empty() {
+            return Err(Diagnostic::new("E0755", "the prompt is empty"));
+        }
+        if prompt.len() > self.context {
+            let message = format!("the prompt has {} tokens, the context {}", prompt.len(), self.context);
+            return Err(Diagnostic::new("E0757", message).hint(if prompt.len() > self.most {
+                format!("the model has {} positions: shorten the prompt", self.most)
+            } else {
+                format!("`--context` makes room for up to {}", self.most)
+            }));
+        }
+        match prompt.iter().find(|id| **id as usize >= self.vocab) {
+            Some(id) => {
+                let last = self.vocab.saturating_sub(1);
+                Err(Diagnostic::new("E0756", format!("there is no token {id}: ids go from 0 to {last}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// A program on a device.
 pub struct Engine {
     session: Session,
-    vocab: usize,
-    context: usize,
+    room: Room,
     chunk: usize,
 }
 
 impl Engine {
     /// Loads a program with its weights.
     pub fn open(ck: &Checkpoint, program: &Program, options: &EngineOptions, progress: Progress) -> Result<Engine> {
-        let most = ck.config().max_position_embeddings;
-        let context = options.context.unwrap_or(CONTEXT.min(most));
-        if context == 0 || context > most {
-            return Err(Diagnostic::new("E0757", format!("the model has 1 to {most} positions, not {context}")).at("--context"));
-        }
+        let room = Room::new(ck, options.context)?;
+        let context = room.context;
         let default = Limits::default();
         let chunk = options.chunk.unwrap_or(default.chunk).min(context);
         let limits = Limits { context, chunk, ..default };
@@ -104,7 +148,7 @@ impl Engine {
         };
         let plan = (*program.plan).clone();
         let session = Session::new(device, plan, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
-        Ok(Engine { session, vocab: ck.config().vocab_size, context, chunk })
+        Ok(Engine { session, room, chunk })
     }
 
     /// The device, for people.
@@ -114,12 +158,12 @@ impl Engine {
 
     /// Number of logits of a position.
     pub fn vocab(&self) -> usize {
-        self.vocab
+        self.room.vocab
     }
 
     /// Positions that fit.
     pub fn context(&self) -> usize {
-        self.context
+        self.room.context
     }
 
     /// The session behind it.
@@ -136,11 +180,11 @@ impl Engine {
         on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generation> {
         let Request { prompt, max, stop } = *request;
-        self.check(prompt)?;
+        self.room.check(prompt)?;
         if logits.is_some() {
             self.session.reset();
         }
-        let (vocab, asked) = (self.vocab, logits.is_some());
+        let (vocab, asked) = (self.room.vocab, logits.is_some());
         let mut rows = |row: &[f32]| {
             if let Some(sink) = &mut logits {
                 sink(&row[..vocab.min(row.len())]);
@@ -165,26 +209,15 @@ impl Engine {
             if stop.contains(&next) {
                 break StopReason::Stop;
             }
-            if ids.len() == max || prompt.len() + ids.len() > self.context {
+            if ids.len() == max {
                 break StopReason::Length;
+            }
+            if prompt.len() + ids.len() > self.room.context {
+                break StopReason::Context;
             }
             next = self.session.run(&[next], 1, wanted(1), &mut rows)?;
         };
         Ok(Generation { ids, stop: reason, kept, prefill, decode: start.elapsed() })
-    }
-
-    fn check(&self, prompt: &[u32]) -> Result<()> {
-        if prompt.is_empty() {
-            return Err(Diagnostic::new("E0755", "the prompt is empty"));
-        }
-        if prompt.len() > self.context {
-            let message = format!("the prompt has {} tokens, the context {}", prompt.len(), self.context);
-            return Err(Diagnostic::new("E0757", message).hint("ask for a larger `--context`"));
-        }
-        match prompt.iter().find(|id| **id as usize >= self.vocab) {
-            Some(id) => Err(Diagnostic::new("E0756", format!("there is no token {id}: the model has {}", self.vocab))),
-            None => Ok(()),
-        }
     }
 }
 

@@ -11,6 +11,21 @@ pub fn failed(what: &str, path: &Path, e: &io::Error) -> Diagnostic {
     Diagnostic::new("E0760", format!("{what}: {e}")).at(path.display())
 }
 
+/// A path without a slash or dot at its end: such a path would name what a symbolic link leads to rather than the link.
+fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// Is the path itself a symbolic link?
+pub fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(plain(path)).is_ok_and(|m| m.is_symlink())
+}
+
+/// Is there anything at this path, be it a link that leads nowhere?
+pub fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(plain(path)).is_ok()
+}
+
 /// A name beside `path` that nobody else uses.
 fn beside(path: &Path, tag: &str) -> Result<PathBuf> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -33,18 +48,32 @@ pub struct Pending {
 impl Pending {
     /// A new folder that is to become `target`.
     pub fn folder(target: &Path) -> Result<Pending> {
-        let p = Pending::file(target)?;
-        fs::create_dir(&p.temporary).map_err(|e| failed("cannot make a folder", &p.temporary, &e))?;
-        Ok(p)
+        Pending::begin(&plain(target), |temporary| fs::create_dir(temporary))
     }
 
-    /// The name of a file, not made yet, that is to become `target`.
+    /// A new, empty file that is to become `target`, or what `target` leads to if it is a symbolic link. Only a regular file
+    /// is ever replaced.
     pub fn file(target: &Path) -> Result<Pending> {
+        let mut place = target.to_path_buf();
+        if is_link(target) {
+            place = fs::canonicalize(target).map_err(|e| failed("this symbolic link leads nowhere", target, &e))?;
+        }
+        if fs::symlink_metadata(&place).is_ok_and(|m| !m.is_file()) {
+            return Err(Diagnostic::new("E0760", "this exists and is not a regular file, so it is not replaced")
+                .at(target.display())
+                .hint("choose another name"));
+        }
+        Pending::begin(&place, |temporary| fs::File::create_new(temporary).map(|_| ()))
+    }
+
+    fn begin(target: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<Pending> {
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !parent.is_dir() {
             return Err(Diagnostic::new("E0760", "the folder to write to does not exist").at(parent.display()));
         }
-        Ok(Pending { temporary: beside(target, "tmp")?, target: target.to_path_buf(), done: false })
+        let temporary = beside(target, "tmp")?;
+        make(&temporary).map_err(|e| failed("cannot write to this folder", parent, &e))?;
+        Ok(Pending { temporary, target: target.to_path_buf(), done: false })
     }
 
     /// Where it is written.
@@ -88,13 +117,6 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).map_err(|e| failed("cannot be written", path, &e))
 }
 
-/// Writes a file whole or not at all.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let pending = Pending::file(path)?;
-    write(pending.path(), bytes)?;
-    pending.commit()
-}
-
 /// Puts `bytes`, the contents of the file `from` if there is one, at `to`: as a hard link where that is possible.
 pub fn link_or_write(from: Option<&Path>, bytes: &[u8], to: &Path) -> Result<()> {
     // A link to a symbolic link would be one itself.
@@ -106,26 +128,41 @@ pub fn link_or_write(from: Option<&Path>, bytes: &[u8], to: &Path) -> Result<()>
     write(to, bytes)
 }
 
-/// Paths of all files below a folder with `/` between their parts, sorted. Names that begin with a dot are left out.
-pub fn list(dir: &Path) -> Result<Vec<String>> {
+/// What stands in a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link; it is not followed.
+    Link,
+    /// A pipe, a socket or a device.
+    Other,
+}
+
+/// Everything below a folder, with `/` between the parts of a path, sorted.
+pub fn list(dir: &Path) -> Result<Vec<(String, Kind)>> {
     let mut out = vec![];
     let mut todo = vec![(dir.to_path_buf(), String::new())];
     while let Some((dir, prefix)) = todo.pop() {
         let unreadable = |e: io::Error| failed("cannot be read", &dir, &e);
         for entry in fs::read_dir(&dir).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with('.') {
-                continue;
-            }
-            let path = format!("{prefix}{name}");
-            if entry.path().is_dir() {
+            let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            let kind = entry.file_type().map_err(unreadable)?;
+            let kind = match () {
+                () if kind.is_file() => Kind::File,
+                () if kind.is_dir() => Kind::Folder,
+                () if kind.is_symlink() => Kind::Link,
+                () => Kind::Other,
+            };
+            if kind == Kind::Folder {
                 todo.push((entry.path(), format!("{path}/")));
-            } else {
-                out.push(path);
             }
+            out.push((path, kind));
         }
     }
-    out.sort();
+    out.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(out)
 }

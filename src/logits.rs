@@ -7,7 +7,6 @@ use crate::files::{self, Pending};
 use ir::diag::Result;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::path::Path;
 
 /// Bytes before the data: their length, and a description padded with spaces.
 const HEADER: usize = 512;
@@ -23,9 +22,8 @@ pub struct LogitsFile {
 
 impl LogitsFile {
     /// Begins a file for rows of `vocab` logits.
-    pub fn create(path: &Path, vocab: usize) -> Result<LogitsFile> {
-        let pending = Pending::file(path)?;
-        let file = File::create(pending.path()).map_err(|e| files::failed("cannot be written", path, &e))?;
+    pub fn begin(pending: Pending, vocab: usize) -> Result<LogitsFile> {
+        let file = File::create(pending.path()).map_err(|e| files::failed("cannot be written", pending.path(), &e))?;
         let mut out = BufWriter::new(file);
         let error = out.write_all(&[b' '; HEADER]).err();
         Ok(LogitsFile { pending, out, vocab, rows: 0, error })

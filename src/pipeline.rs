@@ -51,7 +51,7 @@ pub struct Compiled {
     pub programs: Vec<Program>,
 }
 
-/// Is told what is being done: what, how much is done, of how much.
+/// Is told what is being done: what, how much is done, of how much (0 if nobody knows).
 pub type Progress<'a> = &'a mut dyn FnMut(&str, usize, usize);
 
 /// Looks on. Nothing here can change what is compiled.

@@ -68,7 +68,7 @@ impl Printer {
         self.message(&text);
     }
 
-    /// Tells of progress; shown on a terminal, after a second.
+    /// Tells of progress; shown on a terminal, after a second. Where `of` is 0 only the time is shown.
     pub fn progress(&mut self, what: &str, done: usize, of: usize) {
         if let Some(bar) = &self.progress {
             bar.set(what, done, of);
@@ -164,9 +164,14 @@ impl State {
         if time < PATIENCE {
             return;
         }
-        let full = (BAR * self.done.min(self.of)).checked_div(self.of).unwrap_or(0);
-        let bar = format!("{}{}", "#".repeat(full), ".".repeat(BAR - full));
-        let _ = write!(io::stderr(), "\r\x1b[K{} [{bar}] {}/{} {} s", self.what, self.done, self.of, time.as_secs());
+        // One step of one is no bar either.
+        let bar = if self.of > 1 {
+            let full = BAR * self.done.min(self.of) / self.of;
+            format!(" [{}{}] {}/{}", "#".repeat(full), ".".repeat(BAR - full), self.done, self.of)
+        } else {
+            String::new()
+        };
+        let _ = write!(io::stderr(), "\r\x1b[K{}{bar} {} s", self.what, time.as_secs());
         let _ = io::stderr().flush();
         self.drawn = true;
     }

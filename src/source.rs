@@ -1,7 +1,7 @@
 //! Where a model comes from: a checkpoint folder, or the demo model inside this program.
 
 use crate::artifact;
-use ir::diag::Result;
+use ir::diag::{Diagnostic, Result};
 use models::Checkpoint;
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -50,21 +50,25 @@ impl Source {
         }
     }
 
-    /// The checkpoint; that of an artifact is inside it.
+    /// The checkpoint, to be compiled. That of an artifact is read through the artifact, which checks it.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         match self {
             Source::Demo => Checkpoint::from_memory(DEMO.iter().map(|(n, b)| (n.to_string(), Cow::Borrowed(*b))).collect()),
             Source::Folder(dir) => Checkpoint::open(dir),
-            Source::Artifact(dir) => Checkpoint::open(&dir.join(artifact::MODEL)),
+            Source::Artifact(dir) => {
+                Err(Diagnostic::new("E0750", "this is an artifact, but a checkpoint is needed").at(dir.display()).hint(format!(
+                    "name the checkpoint that it was compiled from; its files are in {}, which `isobit run` checks",
+                    dir.join(artifact::MODEL).display()
+                )))
+            }
         }
     }
 
-    /// The folder that holds the checkpoint's files.
+    /// The folder that holds the files of the checkpoint to be compiled.
     pub fn folder(&self) -> Option<PathBuf> {
         match self {
-            Source::Demo => None,
             Source::Folder(dir) => Some(dir.clone()),
-            Source::Artifact(dir) => Some(dir.join(artifact::MODEL)),
+            Source::Demo | Source::Artifact(_) => None,
         }
     }
 }

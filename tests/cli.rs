@@ -3,7 +3,8 @@
 //!
 //! - `# ...`: remarks;
 //! - `$ isobit ARGS [< TEXT]`: runs the program (words may be quoted; `\n` and `\xHH` in double quotes);
-//! - `$ copy A B`, `$ flip FILE`, `$ cut FILE`, `$ rm PATH`, `$ write FILE TEXT`, `$ same A B`: changes and compares files;
+//! - `$ copy A B`, `$ flip FILE`, `$ cut FILE`, `$ rm PATH`, `$ write FILE TEXT`, `$ mkdir PATH`, `$ link TARGET PATH`,
+//!   `$ pipe PATH`, `$ same A B`: changes and compares files;
 //! - below a command: `> ` lines of standard output, `! ` lines of standard error, `? N` the exit code if it is not 0.
 //!
 //! Times and rates are replaced by `N`. Each transcript runs in a folder of its own; the cache is shared.
@@ -159,6 +160,9 @@ fn command(dir: &Path, line: &str) -> Vec<String> {
         "rm" if path(0).is_dir() => fs::remove_dir_all(path(0)).unwrap(),
         "rm" => fs::remove_file(path(0)).unwrap(),
         "write" => fs::write(path(0), w[1].as_encoded_bytes()).unwrap(),
+        "mkdir" => fs::create_dir(path(0)).unwrap(),
+        "link" => std::os::unix::fs::symlink(&w[0], path(1)).unwrap(),
+        "pipe" => assert!(Command::new("mkfifo").arg(path(0)).status().unwrap().success()),
         "same" => {
             let (a, b) = (tree(&path(0)), tree(&path(1)));
             return vec![if a == b { "> the same" } else { "> different" }.into()];
@@ -350,6 +354,46 @@ fn logits_do_not_depend_on_the_chunk() {
     assert_eq!(u64::from_le_bytes(a[..8].try_into().unwrap()), 504);
     assert_eq!(a.len(), 512 + 42 * 4096 * 4 + 43 * 4);
     assert!(tree(&dir).iter().all(|(p, _)| p.to_str().unwrap().len() == 1), "nothing temporary is left");
+}
+
+/// Without a home there is no cache: one warning says so.
+#[test]
+fn no_home_is_a_warning() {
+    let dir = scratch("cli-no-home");
+    let o = Command::new(PROGRAM)
+        .args(["run", "demo", "-n", "1", "--ids", "2,105"])
+        .current_dir(&dir)
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("HOME")
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert!(o.status.success() && err.matches("warning[E0760]").count() == 1, "{err}");
+    assert!(tree(&dir).is_empty());
+}
+
+/// What fits no context of the model gets no hint to ask for a larger one, and is told before the work.
+#[test]
+fn prompts_longer_than_the_model() {
+    let dir = scratch("cli-long");
+    let ids = ["2"; 4097].join(",");
+    let o = isobit(&dir, &args(&["run", "demo", "--no-cache", "--ids", &ids]), b"");
+    assert!(o.code == 1 && o.err.starts_with("error[E0757]: the prompt has 4097 tokens, the context 4096\n"), "{}", o.err);
+    assert!(o.err.ends_with("hint: the model has 4096 positions: shorten the prompt\n"), "{}", o.err);
+}
+
+/// A file is written where a symbolic link leads; the link stays.
+#[test]
+fn outputs_follow_links() {
+    let dir = scratch("cli-output-link");
+    fs::create_dir(dir.join("there")).unwrap();
+    fs::write(dir.join("there/file"), "old").unwrap();
+    std::os::unix::fs::symlink("there/file", dir.join("link")).unwrap();
+    let o = isobit(&dir, &args(&["run", "demo", "--ids", "2,105", "-n", "2", "--logits", "link"]), b"");
+    assert_eq!(o.code, 0, "{}", o.err);
+    assert!(fs::symlink_metadata(dir.join("link")).unwrap().is_symlink());
+    assert_eq!(fs::read(dir.join("there/file")).unwrap().len(), 512 + 3 * 4096 * 4 + 4 * 4);
+    assert_eq!(fs::read_dir(dir.join("there")).unwrap().count(), 1, "nothing temporary is left");
 }
 
 /// A reader that goes away is no error.

@@ -1,14 +1,15 @@
 //! Opening an artifact: versions, then every hash, then nothing is left to doubt but what the compiler wrote.
 
 use super::manifest::{FileEntry, Manifest};
-use super::{FORMAT, MANIFEST, MODEL};
+use super::{FORMAT, GRAPH, MANIFEST, MODEL};
 use crate::VERSION;
 use crate::emit::Code;
-use crate::files;
+use crate::files::{self, Kind};
 use crate::pipeline::{Program, Progress, first};
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use models::Checkpoint;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
@@ -21,20 +22,50 @@ pub struct Artifact {
     manifest: Manifest,
 }
 
-/// Is there an artifact here, damaged or not?
+/// Is there an artifact here, damaged or not? A checkpoint may have a manifest of its own.
 pub fn is_artifact(dir: &Path) -> bool {
-    dir.join(MANIFEST).is_file()
+    let has = |name: &str| files::is_there(&dir.join(name));
+    dir.is_dir()
+        && (listed(dir).is_some()
+            || !has("config.json") && (has(MANIFEST) || has(GRAPH) || dir.extension().is_some_and(|e| e == "isobit")))
+}
+
+/// Paths of the files that the manifest in this folder lists, if it is one of isobit, of whatever version.
+pub(super) fn listed(dir: &Path) -> Option<BTreeSet<String>> {
+    let path = dir.join(MANIFEST);
+    if !fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
+        return None;
+    }
+    let value: serde_json::Value = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+    value.get("format")?.as_u64()?;
+    value.get("isobit")?.as_str()?;
+    Some(value.get("files")?.as_object()?.keys().cloned().collect())
+}
+
+/// Is one of these paths in this folder?
+pub(super) fn holds(listed: &BTreeSet<String>, folder: &str) -> bool {
+    let below = format!("{folder}/");
+    listed.range(below.clone()..).next().is_some_and(|first| first.starts_with(&below))
 }
 
 impl Artifact {
     /// Opens an artifact and checks every file in it.
     pub fn open(dir: &Path, progress: Progress) -> Result<Artifact> {
         let manifest = manifest(dir)?;
-        let found = files::list(dir)?;
-        if let Some(extra) = found.iter().find(|f| *f != MANIFEST && !manifest.files.contains_key(*f)) {
-            return Err(Diagnostic::new("E0765", "this file does not belong to the artifact")
-                .at(dir.join(extra).display())
-                .hint("remove it, or compile the model again"));
+        let listed: BTreeSet<String> = manifest.files.keys().cloned().collect();
+        let looked_at = |path: &str| !path.split('/').any(|part| part.starts_with('.'));
+        for (path, kind) in files::list(dir)?.into_iter().filter(|(path, _)| looked_at(path)) {
+            let (ours, what) = match kind {
+                Kind::Folder => (holds(&listed, &path), "folder"),
+                // A link in place of a folder of ours is no folder.
+                Kind::Link if holds(&listed, &path) => return Err(changed(&dir.join(path), "it is a symbolic link")),
+                _ => (path == MANIFEST || listed.contains(&path), "file"),
+            };
+            if !ours {
+                return Err(Diagnostic::new("E0765", format!("this {what} does not belong to the artifact"))
+                    .at(dir.join(path).display())
+                    .hint("remove it, or compile the model again"));
+            }
         }
         for (i, (path, entry)) in manifest.files.iter().enumerate() {
             progress("checking the artifact", i, manifest.files.len());
@@ -148,10 +179,13 @@ impl Artifact {
 /// The manifest, if its version is ours and nothing in it was changed.
 fn manifest(dir: &Path) -> Result<Manifest> {
     let path = dir.join(MANIFEST);
+    regular(&path)?;
     let text = match fs::read_to_string(&path) {
         Ok(t) => t,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(Diagnostic::new("E0762", "this is not an artifact: it has no manifest.json").at(dir.display()));
+            return Err(Diagnostic::new("E0762", "this is not an artifact: it has no manifest.json")
+                .at(dir.display())
+                .hint("compile the model again"));
         }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(changed(&path, "it is not UTF-8")),
         Err(e) => return Err(files::failed("cannot be read", &path, &e)),
@@ -188,7 +222,17 @@ fn changed(path: &Path, why: &str) -> Diagnostic {
         .hint("it was changed or damaged: compile the model again")
 }
 
+/// Refuses what is there and is no file: a link may lead anywhere, and a pipe may never end.
+fn regular(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(m) if m.is_symlink() => Err(changed(path, "it is a symbolic link")),
+        Ok(m) if !m.is_file() => Err(changed(path, "it is not a regular file")),
+        _ => Ok(()),
+    }
+}
+
 fn check(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
+    regular(full)?;
     let mut file = fs::File::open(full).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Diagnostic::new("E0765", format!("the artifact lacks its file {path}"))
             .at(full.display())

@@ -1,10 +1,10 @@
 //! Writing an artifact.
 
 use super::manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, TargetEntry};
-use super::{FORMAT, GRAPH, MANIFEST, MODEL, is_artifact};
+use super::{FORMAT, GRAPH, MANIFEST, MODEL, read};
 use crate::VERSION;
 use crate::emit::Code;
-use crate::files::{self, Pending};
+use crate::files::{self, Kind, Pending};
 use crate::pipeline::{Compiled, Program, Progress};
 use crate::stats::PlanStats;
 use ir::diag::{Diagnostic, Result};
@@ -76,6 +76,7 @@ pub fn write(
         checksum: String::new(),
     };
     files::write(&folder.path().join(MANIFEST), manifest.text().as_bytes())?;
+    check_place(target)?; // again: time has passed
     folder.commit()?;
     Ok(manifest)
 }
@@ -100,14 +101,27 @@ fn parts(compiled: &Compiled) -> BTreeMap<String, Vec<u8>> {
     out
 }
 
-/// Refuses to replace what is no artifact, and to write where there is no folder.
+/// Refuses to replace anything but an artifact with nothing else in its folder, and to write where that is not possible.
 pub fn check_place(target: &Path) -> Result<()> {
-    let exists = std::fs::symlink_metadata(target).is_ok();
-    if exists && !(target.is_dir() && is_artifact(target)) {
-        return Err(Diagnostic::new("E0761", "this exists and is not an artifact, so it is not replaced")
-            .at(target.display())
-            .hint("choose another name, or remove it first"));
+    let refused = |what: &str, at: &Path| {
+        Err(Diagnostic::new("E0761", what).at(at.display()).hint("choose another name, or remove it first"))
+    };
+    if files::is_link(target) {
+        return refused("this is a symbolic link, so it is not replaced", target);
+    }
+    if files::is_there(target) {
+        let Some(listed) = read::listed(target) else {
+            return refused("this exists and is not an artifact, so it is not replaced", target);
+        };
+        let ours = |(path, kind): &(String, Kind)| match kind {
+            Kind::File => path == MANIFEST || listed.contains(path),
+            Kind::Folder => read::holds(&listed, path),
+            Kind::Link | Kind::Other => false,
+        };
+        if let Some((foreign, _)) = files::list(target)?.iter().find(|e| !ours(e)) {
+            return refused("this does not belong to the artifact, so the folder is not replaced", &target.join(foreign));
+        }
     }
     // Told now rather than after the work.
-    Pending::file(target).map(|_| ())
+    Pending::folder(target).map(|_| ())
 }

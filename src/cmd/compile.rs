@@ -3,13 +3,13 @@
 use super::{Stop, options};
 use crate::args::CompileArgs;
 use crate::artifact;
-use crate::files::{self, Pending};
+use crate::files::{self, Kind, Pending};
 use crate::pipeline::{self, Compiled, Watch};
 use crate::printer::Printer;
 use crate::source::Source;
 use crate::stats;
 use crate::target::{Class, Target};
-use ir::diag::Diagnostic;
+use ir::diag::{Diagnostic, Result};
 use std::path::Path;
 use std::time::Instant;
 
@@ -28,6 +28,10 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
     if let Some(output) = &args.output {
         artifact::check_place(output)?;
     }
+    if let Some(dir) = &args.dump_dir {
+        check_dumps(dir)?;
+    }
+    let reproducer_file = args.reproducer.as_deref().map(Pending::file).transpose()?;
     let source = Source::of(&args.model);
     let start = Instant::now();
     let ck = source.checkpoint()?;
@@ -52,8 +56,9 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
     let compiled = match result {
         Ok(c) => c,
         Err(d) => {
-            if let (Some(file), Some(text)) = (&args.reproducer, reproducer) {
-                files::write_whole(file, text.as_bytes())?;
+            if let (Some(file), Some(pending), Some(text)) = (&args.reproducer, reproducer_file, reproducer) {
+                files::write(pending.path(), text.as_bytes())?;
+                pending.commit()?;
                 p.message(&format!("what makes it fail again is in {}", file.display()));
             }
             return Err(d.into());
@@ -91,20 +96,27 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Writes a dump folder, new or in place of one that a compilation wrote before.
-fn write_dumps(dir: &Path, dumps: &[(String, String)]) -> Result<(), Stop> {
-    if dir.exists() {
-        let ours = |f: &String| f.ends_with(".graph") || f.ends_with(".plan") || f.ends_with("index.txt");
-        if !dir.is_dir() || !files::list(dir)?.iter().all(ours) {
-            return Err(Diagnostic::new("E0761", "this exists and is not a dump folder, so it is not replaced")
-                .at(dir.display())
-                .hint("choose another name, or remove it first")
-                .into());
-        }
+/// Refuses to replace anything but a folder of dumps, or an empty one.
+fn check_dumps(dir: &Path) -> Result<()> {
+    let dumps = |(path, kind): &(String, Kind)| match kind {
+        Kind::File => path.ends_with(".graph") || path.ends_with(".plan") || path.ends_with("index.txt"),
+        Kind::Folder => true,
+        Kind::Link | Kind::Other => false,
+    };
+    if files::is_there(dir) && (files::is_link(dir) || !dir.is_dir() || !files::list(dir)?.iter().all(dumps)) {
+        return Err(Diagnostic::new("E0761", "this exists and is not a dump folder, so it is not replaced")
+            .at(dir.display())
+            .hint("choose another name, or remove it first"));
     }
+    Pending::folder(dir).map(|_| ())
+}
+
+/// Writes a dump folder, new or in place of one that a compilation wrote before.
+fn write_dumps(dir: &Path, dumps: &[(String, String)]) -> Result<()> {
+    check_dumps(dir)?;
     let folder = Pending::folder(dir)?;
     for (file, text) in dumps {
         files::write(&folder.path().join(file), text.as_bytes())?;
     }
-    Ok(folder.commit()?)
+    folder.commit()
 }

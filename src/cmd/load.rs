@@ -14,6 +14,9 @@ use ir::diag::{Diagnostic, Result};
 use models::{Checkpoint, Text};
 use std::time::{Duration, Instant};
 
+/// What to do without a cache.
+const NO_CACHE: &str = "`--cache-dir` names another folder, `--no-cache` none";
+
 /// A program with its model.
 pub struct Loaded {
     /// The model.
@@ -61,8 +64,11 @@ fn runner(args: &RunArgs) -> Result<Runner> {
     })
 }
 
-/// Gets the program.
-pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Printer) -> Result<Loaded, Stop> {
+/// Looks at a model before the work.
+pub type Look<'a> = &'a dyn Fn(&Checkpoint, &Text) -> Result<()>;
+
+/// Gets the program, unless `look` finds that it could not be used.
+pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, p: &mut Printer) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
     let done = |checkpoint, text, program, origin| Ok(Loaded { checkpoint, text, program, origin, time: start.elapsed() });
@@ -76,10 +82,12 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Prin
         };
         let ck = artifact.checkpoint()?;
         let text = Text::load(&ck)?;
+        look(&ck, &text)?;
         return done(ck, text, program, "artifact");
     }
     let ck = source.checkpoint()?;
     let text = Text::load(&ck)?; // its faults are told before the work
+    look(&ck, &text)?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     if runner == Runner::Interpreter {
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
@@ -115,7 +123,11 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, p: &mut Prin
         && let Err(d) = cache.put(key, &compiled, &ck, &mut progress)
     {
         let message = format!("the compiled model is not kept in the cache: {}", d.message);
-        p.warning(&Diagnostic { message, hint: "`--cache-dir` names another folder, `--no-cache` none".into(), ..d });
+        p.warning(&Diagnostic { message, hint: NO_CACHE.into(), ..d });
+    }
+    if cache.is_none() && !args.no_cache {
+        let message = "the compiled model is not kept in the cache: there is no home folder";
+        p.warning(&Diagnostic::new("E0760", message).at("$XDG_CACHE_HOME, $HOME").hint(NO_CACHE));
     }
     done(ck, text, compiled.programs.remove(0), "compiled")
 }

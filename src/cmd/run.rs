@@ -4,14 +4,14 @@
 use super::Stop;
 use super::load::{self, Loaded};
 use crate::args::RunArgs;
-use crate::engine::{Engine, EngineOptions, Generation, LogitsSink, Request};
+use crate::engine::{Engine, EngineOptions, Generation, LogitsSink, Request, Room};
 use crate::files::Pending;
 use crate::logits::LogitsFile;
 use crate::printer::Printer;
 use crate::reply::{ReplyStream, Show, text_of};
 use crate::source::Source;
 use ir::diag::{Diagnostic, Result};
-use models::{Message, Role, Text};
+use models::{Checkpoint, Message, Role, Text};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, IsTerminal};
@@ -34,10 +34,17 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let (source, prompt) = model_and_prompt(args)?;
     let input = input(args, prompt)?;
     let options = load::check(args)?;
-    if let Some(file) = &args.logits {
-        Pending::file(file)?; // told now rather than after the work
-    }
-    let Loaded { checkpoint, text, program, origin, time: compile } = load::load(&source, args, options, p)?;
+    // What is wrong with the place is told now rather than after the work.
+    let logits = args.logits.as_deref().map(Pending::file).transpose()?;
+    let look = |ck: &Checkpoint, text: &Text| {
+        let room = Room::new(ck, args.context)?;
+        match &input {
+            Input::Prompt(prompt) => room.check(&first_turn(args, text, prompt)?),
+            Input::Ids(ids) => room.check(ids).map_err(|d| d.at("--ids")),
+            Input::Lines => Ok(()),
+        }
+    };
+    let Loaded { checkpoint, text, program, origin, time: compile } = load::load(&source, args, options, &look, p)?;
     let start = Instant::now();
     let engine_options = EngineOptions {
         context: args.context,
@@ -51,15 +58,27 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         let (device, compile, load) = (engine.device_name(), compile.as_secs_f64(), load.as_secs_f64());
         p.note(&format!("{what} on {device}; {origin} in {compile:.2} s, loaded in {load:.2} s"));
     }
-    let mut session = Turns { args, text: &text, engine, history: vec![], origin, compile, load };
-    if let Some(system) = &args.system {
-        session.history.push(Message::new(Role::System, system));
-    }
+    let mut session = Turns { args, text: &text, engine, logits, history: beginning(args), origin, compile, load };
     match input {
         Input::Prompt(prompt) => session.turn(&prompt, p),
         Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
         Input::Lines => session.lines(p),
     }
+}
+
+/// A conversation before its first turn.
+fn beginning(args: &RunArgs) -> Vec<Message> {
+    args.system.iter().map(|system| Message::new(Role::System, system)).collect()
+}
+
+/// The ids of a first turn.
+fn first_turn(args: &RunArgs, text: &Text, prompt: &str) -> Result<Vec<u32>> {
+    if args.raw {
+        return text.raw_prompt(prompt, args.special);
+    }
+    let mut history = beginning(args);
+    history.push(Message::new(Role::User, prompt));
+    text.chat_prompt(&history, args.thinking, args.special)
 }
 
 /// How generated text is shown. Ids come without a template, as `--raw` text does.
@@ -133,6 +152,7 @@ struct Turns<'a> {
     args: &'a RunArgs,
     text: &'a Text,
     engine: Engine,
+    logits: Option<Pending>,
     history: Vec<Message>,
     origin: &'static str,
     compile: Duration,
@@ -197,16 +217,17 @@ impl Turns<'_> {
     fn answer(&mut self, prompt: &[u32], show: Show, p: &mut Printer) -> Result<Generation, Stop> {
         let args = self.args;
         let stop = if args.ignore_eos { &[][..] } else { self.text.stop_ids() };
-        let mut file = match &args.logits {
-            Some(path) => Some(LogitsFile::create(path, self.engine.vocab())?),
+        let mut file = match self.logits.take() {
+            Some(pending) => Some(LogitsFile::begin(pending, self.engine.vocab())?),
             None => None,
         };
+        let asked = file.is_some();
         let mut row = |r: &[f32]| {
             if let Some(f) = &mut file {
                 f.row(r);
             }
         };
-        let logits: Option<LogitsSink> = if args.logits.is_some() { Some(&mut row) } else { None };
+        let logits: Option<LogitsSink> = if asked { Some(&mut row) } else { None };
         let mut stream = ReplyStream::new(self.text, show);
         let mut broken = None;
         let mut on_token = |id: u32| {

@@ -109,7 +109,9 @@ impl<'a> Part<'a> {
                 Op::QExpertLinear { .. } if !summed => g.node(g.node(matmuls[0]).inputs[2]).ty.width(),
                 _ => 1,
             };
-            Family::Matmul { tiles, per_block: (s.tiles * s.warps).min(tiles), ranks }
+            // As many blocks as that takes, and as even as can be.
+            let per_block = tiles.div_ceil(blocks(tiles, s.tiles * s.warps)).next_multiple_of(s.warps);
+            Family::Matmul { tiles, per_block: per_block.min(tiles), ranks }
         } else {
             match &stage.nodes[..] {
                 [id] if matches!(g.node(*id).op, Op::Attention { .. }) => {
