@@ -28,6 +28,7 @@ bench: setup
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --release -p isobit-gpu-check --no-default-features --features cuda --all-targets -- -D warnings
 
 setup:
 	@tools/setup.sh

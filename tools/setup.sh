@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Installs what a build needs and this machine lacks: LLVM 22 (Debian's packages), a C linker, git-free. Changes nothing else.
+# Installs what a build needs and this machine lacks: LLVM 22 and a linker (Debian's packages). Changes nothing else.
 set -euo pipefail
 
 need=()
-command -v cc >/dev/null || need+=(gcc libc6-dev)
+# LLVM's library is C++: linking it takes libstdc++, which a C compiler alone does not bring.
+if ! command -v cc >/dev/null || [ "$(cc -print-file-name=libstdc++.so)" = libstdc++.so ]; then
+  need+=(g++)
+fi
 command -v llvm-config-22 >/dev/null || need+=(llvm-22-dev)
 if [ ${#need[@]} -gt 0 ]; then
   sudo=""
