@@ -1,6 +1,6 @@
 //! One set of bits: the logits of a text are the same at every position whatever the target, the free schedule, fusion, the
 //! memory plan, chunks, threads, order of blocks and what memory held before; in every process, and in the interpreters.
-//! With the feature `full-tests` every combination is run, else a set that covers every pair of choices.
+//! A set that covers every pair of choices is run; with the feature `full-tests` every combination too.
 #![cfg(feature = "llvm")]
 
 mod common;
@@ -103,35 +103,64 @@ fn fed(s: &mut Session, ids: &[u32], feed: Feed) -> Vec<f32> {
     out
 }
 
+/// Numbers of levels: target, schedule, fusion (these three make the code), feed, threads, memory plan, poison, order of blocks.
+fn levels() -> [usize; 8] {
+    [host_targets().len(), SCHEDULES.len(), FUSION.len(), FEEDS.len(), 2, 2, 2, ORDERS.len()]
+}
+
 #[test]
 fn whatever_the_choices() {
-    let isas = host_targets();
-    // Factors: target, schedule, fusion (these three make the code), feed, threads, memory plan, poison, order of blocks.
-    let levels = [isas.len(), SCHEDULES.len(), FUSION.len(), FEEDS.len(), 2, 2, 2, ORDERS.len()];
-    let full = cfg!(feature = "full-tests");
-    let rows = if full {
-        product(&levels)
-    } else {
-        // Code is dear, that of fused kernels for old processors most: first the fewest programs, then runs of them.
-        let mut programs = product(&levels[..3]);
-        programs.sort_by_key(|p| (isas.len() - 1 - p[0]) * (FUSION.len() - 1 - p[2]));
-        let programs = cover(&levels[..3], &programs);
-        let rest = product(&levels[3..]);
-        let all: Vec<Vec<usize>> = programs.iter().flat_map(|p| rest.iter().map(|r| [&p[..], r].concat())).collect();
-        cover(&levels, &all)
-    };
+    let levels = levels();
+    // Code is dear, that of fused kernels for old processors most: first the fewest programs, then runs of them.
+    let mut programs = product(&levels[..3]);
+    programs.sort_by_key(|p| (levels[0] - 1 - p[0]) * (FUSION.len() - 1 - p[2]));
+    let programs = cover(&levels[..3], &programs);
+    let rest = product(&levels[3..]);
+    let all: Vec<Vec<usize>> = programs.iter().flat_map(|p| rest.iter().map(|r| [&p[..], r].concat())).collect();
+    let rows = cover(&levels, &all);
     let (pairs, held) = covered(&levels, &rows);
+    println!("{} runs of {} possible hold {held} of {pairs} pairs of choices", rows.len(), levels.iter().product::<usize>());
+    assert_eq!(held, pairs);
+    same_bits_in(rows);
+}
+
+/// The full product, a test for each target and kind of fusion.
+#[cfg(feature = "full-tests")]
+mod full {
+    use super::*;
+
+    fn part(isa: codegen::HostIsa, fusion: usize) {
+        let Some(isa) = host_targets().iter().position(|&i| i == isa) else {
+            return println!("NOT RUN: this machine does not run {}", isa.name());
+        };
+        same_bits_in(product(&levels()).into_iter().filter(|r| r[0] == isa && r[2] == fusion).collect());
+    }
+
+    macro_rules! parts {
+        ($($name:ident $isa:ident $fusion:literal)*) => { $(#[test] fn $name() { part(codegen::HostIsa::$isa, $fusion); })* };
+    }
+    parts! {
+        v3_fused X86_64V3 0
+        v3_launches_apart X86_64V3 1
+        v3_unfused X86_64V3 2
+        v4_fused X86_64V4 0
+        v4_launches_apart X86_64V4 1
+        v4_unfused X86_64V4 2
+        vnni_fused X86_64V4Vnni 0
+        vnni_launches_apart X86_64V4Vnni 1
+        vnni_unfused X86_64V4Vnni 2
+    }
+}
+
+/// Runs the choices `rows`, each one level for each of [`levels`], and compares.
+fn same_bits_in(rows: Vec<Vec<usize>>) {
+    let isas = host_targets();
+    let runs = rows.len();
     let mut programs: BTreeMap<Vec<usize>, Vec<Vec<usize>>> = BTreeMap::new();
     for r in rows {
         programs.entry(r[..3].to_vec()).or_default().push(r);
     }
-    let runs: usize = programs.values().map(Vec::len).sum();
-    let (many, start, width) = (programs.len(), Instant::now(), 4096);
-    println!(
-        "{runs} runs of {many} programs of {} possible hold {held} of {pairs} pairs of choices",
-        levels.iter().product::<usize>()
-    );
-    assert_eq!(held, pairs);
+    let (start, width) = (Instant::now(), 4096);
     let programs: Vec<_> = programs.into_iter().collect();
     let bad: Vec<String> = on_two_threads(&programs, |(p, rows)| {
         let plans = [true, false].map(|memory| planned(p[2], SCHEDULES[p[1]], memory));
