@@ -124,32 +124,43 @@ fn whatever_the_choices() {
     same_bits_in(rows);
 }
 
-/// The full product, a test for each target and kind of fusion.
+/// The full product, a test for each program.
 #[cfg(feature = "full-tests")]
 mod full {
     use super::*;
 
-    fn part(isa: codegen::HostIsa, fusion: usize) {
-        let Some(isa) = host_targets().iter().position(|&i| i == isa) else {
-            return println!("NOT RUN: this machine does not run {}", isa.name());
-        };
-        same_bits_in(product(&levels()).into_iter().filter(|r| r[0] == isa && r[2] == fusion).collect());
+    fn program(isa: &str, fusion: usize, schedule: usize) {
+        match host_targets().iter().position(|i| i.name() == isa) {
+            Some(isa) => same_bits_in(product(&levels()).into_iter().filter(|r| r[..3] == [isa, schedule, fusion]).collect()),
+            None => println!("NOT RUN: this machine does not run {isa}"),
+        }
     }
 
-    macro_rules! parts {
-        ($($name:ident $isa:ident $fusion:literal)*) => { $(#[test] fn $name() { part(codegen::HostIsa::$isa, $fusion); })* };
+    macro_rules! programs {
+        ($($name:ident $isa:literal $fusion:literal)*) => { $(
+            mod $name {
+                programs!($isa $fusion: schedule_0 0, schedule_1 1, schedule_2 2, schedule_3 3, schedule_4 4, schedule_5 5);
+            }
+        )* };
+        ($isa:literal $fusion:literal: $($name:ident $schedule:literal),*) => { $(
+            #[test]
+            fn $name() {
+                super::program($isa, $fusion, $schedule);
+            }
+        )* };
     }
-    parts! {
-        v3_fused X86_64V3 0
-        v3_launches_apart X86_64V3 1
-        v3_unfused X86_64V3 2
-        v4_fused X86_64V4 0
-        v4_launches_apart X86_64V4 1
-        v4_unfused X86_64V4 2
-        vnni_fused X86_64V4Vnni 0
-        vnni_launches_apart X86_64V4Vnni 1
-        vnni_unfused X86_64V4Vnni 2
+    programs! {
+        v3_fused "x86-64-v3" 0
+        v3_launches_apart "x86-64-v3" 1
+        v3_unfused "x86-64-v3" 2
+        v4_fused "x86-64-v4" 0
+        v4_launches_apart "x86-64-v4" 1
+        v4_unfused "x86-64-v4" 2
+        vnni_fused "x86-64-v4+vnni" 0
+        vnni_launches_apart "x86-64-v4+vnni" 1
+        vnni_unfused "x86-64-v4+vnni" 2
     }
+    const _: () = assert!(SCHEDULES.len() == 6 && FUSION.len() == 3);
 }
 
 /// Runs the choices `rows`, each one level for each of [`levels`], and compares.
