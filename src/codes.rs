@@ -9,7 +9,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0752", "this determinism level is not built yet"),
     ("E0753", "this build of isobit cannot generate code (feature `llvm` is off)"),
     ("E0754", "a program for this target cannot run on this machine, or is not in the artifact"),
-    ("E0755", "a prompt is empty, or is not UTF-8"),
+    ("E0755", "a prompt or text is empty, too long, or not UTF-8"),
     ("E0756", "a list of token ids cannot be read, or names a token that the model does not have"),
     ("E0757", "the prompt does not fit the context, or the context the model"),
     ("E0758", "a word looks like the path of a model, but nothing is there"),

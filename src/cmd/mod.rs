@@ -4,6 +4,7 @@ pub mod compile;
 pub mod dump;
 mod load;
 pub mod run;
+pub mod tokenize;
 
 use crate::args::BuildArgs;
 use crate::options::{CompileOptions, embed_mode};
@@ -44,6 +45,7 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Compile(a) => compile::run(a, p),
         crate::args::Command::Run(a) => run::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
+        crate::args::Command::Tokenize(a) => tokenize::run(a, p),
     }
 }
 

@@ -14,6 +14,8 @@ use tokenizers::{NormalizerWrapper, OffsetReferential, OffsetType};
 
 /// Larger files are refused; Gemma's own has 32 MB.
 const MAX_FILE: usize = 512 << 20;
+/// Longer texts are refused: they fit no model's context, and encoding takes some hundred times their size.
+const MAX_TEXT: usize = 16 << 20;
 
 pub(super) struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -186,6 +188,9 @@ impl Tokenizer {
     /// Ids of a text; special tokens in it become tokens. `mark` is removed after they have been found, before
     /// anything else happens to the text: words are merged across it.
     pub(super) fn encode(&self, text: &str, mark: Option<char>) -> Result<Vec<u32>> {
+        if text.len() > MAX_TEXT {
+            return Err(Diagnostic::new("E0244", format!("the text has {} bytes, at most {MAX_TEXT} are encoded", text.len())));
+        }
         let run = || -> tokenizers::Result<Vec<u32>> {
             let normalizer = Unmark { mark, then: self.inner.get_normalizer() };
             let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize(Some(&normalizer), text);
