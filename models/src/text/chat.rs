@@ -186,6 +186,16 @@ fn compile(source: &str, place: &str) -> Result<Environment<'static>> {
     })
 }
 
+/// The tokens that tokenizer_config.json calls special, with their names; those of a list have none.
+pub(super) fn named_tokens(settings: &Map<String, Value>) -> Vec<(String, String)> {
+    let extra = settings.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
+    let named = extra.chain(settings.iter().filter(|(key, _)| key.ends_with("_token"))).map(|(key, value)| (key.clone(), value));
+    let lists = ["extra_special_tokens", "additional_special_tokens"].map(|key| settings.get(key).and_then(Value::as_array));
+    let listed = lists.into_iter().flatten().flatten().map(|value| (String::new(), value));
+    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_string);
+    named.chain(listed).filter_map(|(name, value)| Some((name, text(value)?))).collect()
+}
+
 /// `bos_token` and the like, by the names that tokenizer_config.json gives them.
 fn special_names(
     settings: &Map<String, Value>,
@@ -193,13 +203,8 @@ fn special_names(
     tokenizer: &Tokenizer,
     place: &str,
 ) -> Result<BTreeMap<String, String>> {
-    let mut names = BTreeMap::new();
-    let extra = settings.get("extra_special_tokens").and_then(Value::as_object);
-    for (key, value) in extra.into_iter().flatten().chain(settings) {
-        if let (true, Some(text)) = (key.ends_with("_token"), value.as_str().or_else(|| value["content"].as_str())) {
-            names.insert(key.clone(), text.into());
-        }
-    }
+    let mut names: BTreeMap<String, String> =
+        named_tokens(settings).into_iter().filter(|(name, _)| name.ends_with("_token")).collect();
     let expected = tokenizer.token(bos).unwrap_or_default();
     match names.get("bos_token") {
         None => {

@@ -1,7 +1,8 @@
 //! Text to token ids and back, and conversations to prompts, exactly as the model's own files say.
 //!
 //! User text never becomes a control token by being spelled like one, unless asked for (`special`): what stands in
-//! a message is data. Streamed text is valid UTF-8 at each step, and adds up to what decoding all ids at once gives.
+//! a message is data. Control tokens are those that tokenizer.json or tokenizer_config.json call special; other added
+//! tokens are words of the vocabulary. Streamed text is valid UTF-8 at each step, and adds up to what decoding all ids at once gives.
 
 mod chat;
 mod decode;
@@ -41,7 +42,7 @@ impl Text {
                 .at(place)
                 .hint("a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"));
         };
-        let tokenizer = tokenizer::Tokenizer::load(bytes, config.vocab_size, &at("tokenizer.json"))?;
+        let mut tokenizer = tokenizer::Tokenizer::load(bytes, config.vocab_size, &at("tokenizer.json"))?;
         let object = |name: &str| -> Result<Option<serde_json::Map<String, Value>>> {
             match checkpoint.file(name).map(|b| json::parse(b, MAX_CONFIG, &at(name))).transpose()? {
                 None => Ok(None),
@@ -63,6 +64,9 @@ impl Text {
                 .at(at("config.json")));
         }
         let settings = object("tokenizer_config.json")?.unwrap_or_default();
+        for (_, token) in chat::named_tokens(&settings) {
+            tokenizer.name_special(&token);
+        }
         let template = chat::Template::load(checkpoint, &settings, &tokenizer)?;
         Ok(Text { tokenizer, template, bos: config.bos, stop, place: place.to_string() })
     }

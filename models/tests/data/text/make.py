@@ -161,6 +161,17 @@ def long_word():
     return some(list("abcdefghijklmnopqrstuvwxyz" + "-'_"), 50, 400)
 
 
+def rival_merges():
+    """For each merge (a, b) two texts: abc and cab, where bc or ca is the next later merge."""
+    merges = [tuple(m) for m in vocab["model"]["merges"]]
+    out, after, before = [], {}, {}
+    for a, b in reversed(merges):
+        out += [a + b + after[b]] if b in after else []
+        out += [before[a] + a + b] if a in before else []
+        after[a], before[b] = b, a
+    return out
+
+
 def strings():
     yield "plain", [""]
     for c in CONTROL:
@@ -169,6 +180,16 @@ def strings():
         for s in group:
             yield "fixed", [s]
             yield "fixed", ["a " + s + " b"]
+    # All of the vocabulary, and each merge where it is before another one that wants the same piece.
+    pieces = [fast.id_to_token(i) for i in range(fast.get_vocab_size())]
+    pieces = [t for t in pieces if t not in CONTROL and not re.fullmatch(r"<0x..>", t)]
+    for i in range(0, len(pieces), 100):
+        yield "vocabulary", ["".join(pieces[i:i + 100]).replace("▁", " ")]
+    rivals = rival_merges()
+    for i in range(0, len(rivals), 80):
+        yield "merges", ["\u00a0".join(rivals[i:i + 80]).replace("▁", " ")]
+    for _ in range(40):
+        yield "letters", [some("etaoinshrdlucmfwypvbgk" + "etaoinshrdlu" * 2 + "etaoins" * 3, 300, 300)]
     lengths = [2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 255, 256, 257, 1000]
     for unit in (" ", "\n", "\t", "\r\n", "\u00a0", "▁", " \n", "a", "ab ", "<", "é", "🍵", "\0", "한", "0", "-", "<bos>", "\ufffd"):
         for n in lengths:
