@@ -74,7 +74,11 @@ impl Source {
 }
 
 /// The first word is the model if it names one, else the prompt for the demo model. Errors: E0758.
-pub fn model_and_prompt<'a>(first: Option<&'a OsStr>, second: Option<&'a OsStr>) -> Result<(Source, Option<&'a OsStr>)> {
+pub fn model_and_prompt<'a>(
+    command: &str,
+    first: Option<&'a OsStr>,
+    second: Option<&'a OsStr>,
+) -> Result<(Source, Option<&'a OsStr>)> {
     let Some(first) = first else { return Ok((Source::Demo, None)) };
     let source = Source::of(first);
     let names_model = source == Source::Demo || Path::new(first).exists();
@@ -84,7 +88,7 @@ pub fn model_and_prompt<'a>(first: Option<&'a OsStr>, second: Option<&'a OsStr>)
     if looks_like_path(first) {
         return Err(Diagnostic::new("E0758", "there is no such folder or artifact")
             .at(Path::new(first).display())
-            .hint("if this is the prompt, name the model before it: `isobit run demo PROMPT`"));
+            .hint(format!("if this is the prompt, name the model before it: `isobit {command} demo PROMPT`")));
     }
     Ok((Source::Demo, Some(first)))
 }

@@ -225,7 +225,11 @@ fn a_stream_that_breaks_a_character_is_caught() {
 }
 
 /// Prompts that are not the expected ones, or do not start with exactly one bos.
-fn wrong_prompts(template: &str, render: impl Fn(&[Message], bool) -> String, ids: impl Fn(&Value, bool) -> Vec<u32>) -> Vec<String> {
+fn wrong_prompts(
+    template: &str,
+    render: impl Fn(&[Message], bool) -> String,
+    ids: impl Fn(&Value, bool) -> Vec<u32>,
+) -> Vec<String> {
     let mut bad = vec![];
     let mut seen = 0;
     for c in of_kind("chat").iter().filter(|c| c["template"] == template) {
@@ -275,7 +279,8 @@ fn faults_in_prompts_are_caught() {
     // A template that writes no bos is mended; one of another size is seen.
     let source = fs::read_to_string(format!("{DATA}/closed.jinja")).unwrap();
     let without = model(&[("chat_template.jinja", source.replace("{{- bos_token -}}\n", ""))]);
-    let mended = |c: &Value, special: bool| without.chat_prompt(&messages_of(c), c["thinking"].as_bool().unwrap(), special).unwrap();
+    let mended =
+        |c: &Value, special: bool| without.chat_prompt(&messages_of(c), c["thinking"].as_bool().unwrap(), special).unwrap();
     assert_eq!(wrong(&mended), 0);
     assert_ne!(wrong_chats("closed", &with_template("open")), [""; 0]);
     assert_ne!(wrong_chats("open", &text), [""; 0]);
@@ -299,7 +304,8 @@ fn generation_prompts_of_the_sizes() {
 
 #[test]
 fn what_a_template_does_not_know_is_refused() {
-    let source = "{{ bos_token }}{% for m in messages if m.role not in ['system', 'developer'] %}{{ m.content | trim }}\n{% endfor %}";
+    let source =
+        "{{ bos_token }}{% for m in messages if m.role not in ['system', 'developer'] %}{{ m.content | trim }}\n{% endfor %}";
     let text = model(&[("chat_template.jinja", source.into())]);
     let user = Message::new(Role::User, "Hello");
     let fails = |messages: &[Message], thinking: bool| text.chat_prompt(messages, thinking, false).unwrap_err();
@@ -311,7 +317,9 @@ fn what_a_template_does_not_know_is_refused() {
     }
     // The same messages are heard by the templates of the models, and a template may refuse in its own words.
     for name in ["closed", "open"] {
-        assert!(with_template(name).chat_prompt(&[Message::new(Role::Developer, "Be brief."), user.clone()], true, false).is_ok());
+        assert!(
+            with_template(name).chat_prompt(&[Message::new(Role::Developer, "Be brief."), user.clone()], true, false).is_ok()
+        );
     }
     let strict = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}x";
     let text = model(&[("chat_template.jinja", strict.into())]);

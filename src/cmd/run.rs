@@ -30,7 +30,7 @@ enum Input {
 
 /// Runs it.
 pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
-    let (source, prompt) = model_and_prompt(args.model.as_deref(), args.prompt.as_deref())?;
+    let (source, prompt) = model_and_prompt("run", args.model.as_deref(), args.prompt.as_deref())?;
     let input = input(args, prompt)?;
     let options = load::check(args)?;
     // What is wrong with the place is told now rather than after the work.

@@ -17,7 +17,7 @@ const MAX_INPUT: u64 = 16 << 20;
 
 /// Runs it.
 pub fn run(args: &TokenizeArgs, p: &mut Printer) -> Result<(), Stop> {
-    let (source, prompt) = model_and_prompt(args.model.as_deref(), args.text.as_deref())?;
+    let (source, prompt) = model_and_prompt("tokenize", args.model.as_deref(), args.text.as_deref())?;
     let given = match (&args.ids, prompt) {
         (Some(_), Some(_)) => return Err(Diagnostic::new("E0750", "both a text and `--ids` are given").into()),
         (Some(list), None) => Some(parse_ids(list)?),
@@ -36,8 +36,7 @@ pub fn run(args: &TokenizeArgs, p: &mut Printer) -> Result<(), Stop> {
                 Some(said) => Cow::Borrowed(said),
                 None => Cow::Owned(standard_input(p)?),
             };
-            let form =
-                Form { chat: args.chat, system: args.system.as_deref(), thinking: args.thinking, special: args.special };
+            let form = Form { chat: args.chat, system: args.system.as_deref(), thinking: args.thinking, special: args.special };
             (form.first_turn(&text, &said)?, true)
         }
     };

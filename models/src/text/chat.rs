@@ -141,9 +141,12 @@ impl Template {
         let out = self.fill(all(), thinking)?;
         // What is asked for and changes nothing would be lost without a word.
         if thinking && self.fill(all(), false).is_ok_and(|without| without == out) {
-            return Err(Diagnostic::new("E0248", "the chat template knows no thinking: the prompt is the same with and without it")
-                .at(&self.place)
-                .hint("leave `--thinking` out"));
+            return Err(Diagnostic::new(
+                "E0248",
+                "the chat template knows no thinking: the prompt is the same with and without it",
+            )
+            .at(&self.place)
+            .hint("leave `--thinking` out"));
         }
         let others: Vec<Jinja> = list.iter().filter(|(instructs, _)| !instructs).map(|(_, m)| m.clone()).collect();
         if others.len() < list.len() && !others.is_empty() && self.fill(others, thinking).is_ok_and(|without| without == out) {
