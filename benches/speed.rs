@@ -73,7 +73,7 @@ fn read_bandwidth(words: &[u64], threads: usize, turns: usize) -> f64 {
 fn graph(rows: u32, cols: u32, bits: u32) -> Graph {
     let mut g = Graph::new("gemv");
     let once = |elem, shape: &[u32]| Type { elem, rows: Rows::Once, shape: shape.to_vec() };
-    let affine = Elem::Affine { bits, group: 64 };
+    let affine = Elem::Affine { bits, group: 64, scales: ir::graph::Dtype::Bf16 };
     let ids = g.add("tokens", Op::Tokens, &[], Type { elem: Elem::I32, rows: Rows::Tokens, shape: vec![] });
     let table = g.add("table", Op::Weight, &[], once(affine, &[32, cols]));
     let x = g.add("x", Op::Embed { mode: EmbedMode::Exact, factor: 3.0 }, &[table, ids], Type::tokens(&[cols]));

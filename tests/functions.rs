@@ -10,7 +10,7 @@ use common::run::{Place, bytes, floats, joined, step};
 use common::weights::{Kind, Made};
 use common::*;
 use ir::graph::op::{EmbedMode, Op};
-use ir::graph::{Elem as GElem, Graph, NodeId, Rows, Type};
+use ir::graph::{Dtype, Elem as GElem, Graph, NodeId, Rows, Type};
 use ir::kernel::build::Builder;
 use ir::kernel::{Elem, IntOp, Kernel, Mem, V};
 use ir::math::quant::{group_exponent, join, magnitude_bits, planes, quantize};
@@ -316,14 +316,14 @@ fn product(bits: u32, group: u32) -> Graph {
     let parts: Vec<NodeId> = ["high", "middle", "low"]
         .iter()
         .map(|n| {
-            let table = weight(&mut g, &format!("{n}.table"), GElem::Affine { bits: 8, group: 32 }, TOKENS);
+            let table = weight(&mut g, &format!("{n}.table"), GElem::Affine { bits: 8, group: 32, scales: Dtype::Bf16 }, TOKENS);
             g.add(n, Op::Embed { mode: EmbedMode::Exact, factor: FACTOR }, &[table, ids], Type::tokens(&[width]))
         })
         .collect();
     let x = g.add("upper", Op::Add, &parts[..2], Type::tokens(&[width]));
     let x = g.add("x", Op::Add, &[x, parts[2]], Type::tokens(&[width]));
     let q = g.add("x.q24", Op::Quantize { group }, &[x], Type::tokens(&[width]).with(GElem::Q24 { group }));
-    let w = weight(&mut g, "w", GElem::Affine { bits, group }, ROWS);
+    let w = weight(&mut g, "w", GElem::Affine { bits, group, scales: Dtype::Bf16 }, ROWS);
     let order = Some(ReductionOrder::contiguous(4));
     let y = g.add("y", Op::QLinear { order }, &[q, w], Type::tokens(&[ROWS]));
     g.outputs = vec![y];

@@ -1,7 +1,7 @@
 //! A small builder of graphs, for the examples of fusion rules and for tests. Shapes follow the verifier's rules.
 
 use ir::graph::op::{EmbedMode, Op, RopeParams};
-use ir::graph::{Elem, Graph, NodeId, Rows, Type};
+use ir::graph::{Dtype, Elem, Graph, NodeId, Rows, Type};
 
 /// Builds a graph; names are the caller's.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Sketch {
 
     /// A 4-bit matrix, or a stack of them.
     pub fn matrix(&mut self, name: &str, shape: &[u32]) -> NodeId {
-        let elem = Elem::Affine { bits: 4, group: self.group };
+        let elem = Elem::Affine { bits: 4, group: self.group, scales: Dtype::Bf16 };
         self.g.add(name, Op::Weight, &[], Type { elem, rows: Rows::Once, shape: shape.to_vec() })
     }
 
@@ -95,7 +95,7 @@ impl Sketch {
         let w = self.matrix(&format!("{name}_proj"), &[rows, width]);
         let ty = Type { elem: Elem::F32, rows: r, shape: vec![rows] };
         if self.linear {
-            return self.g.add(name, Op::Linear, &[x, w], ty);
+            return self.g.add(name, Op::Linear { order: None }, &[x, w], ty);
         }
         let q = self.quantize(x);
         self.g.add(name, Op::QLinear { order: None }, &[q, w], ty)
@@ -108,7 +108,7 @@ impl Sketch {
         let w = self.matrix(&format!("{name}_proj"), &[experts, rows, cols]);
         let ty = Type { elem: Elem::F32, rows: self.ty(x).rows, shape: vec![k, rows] };
         if self.linear {
-            return self.g.add(name, Op::ExpertLinear, &[x, w, route], ty);
+            return self.g.add(name, Op::ExpertLinear { order: None }, &[x, w, route], ty);
         }
         let q = self.quantize(x);
         self.g.add(name, Op::QExpertLinear { order: None }, &[q, w, route], ty)

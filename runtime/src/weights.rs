@@ -9,7 +9,7 @@ use ir::plan::{Pack, PackedWeight};
 pub fn pack(w: &PackedWeight, source: &dyn WeightSource) -> Result<Vec<u8>> {
     let missing = || Diagnostic::new("E0430", "the checkpoint lacks a tensor that the program reads").at(&w.tensor);
     let mut bytes = match &w.pack {
-        Pack::Plain => source.plain(&w.tensor).ok_or_else(missing)?.bytes.to_vec(),
+        Pack::Plain => source.plain(&w.tensor).ok_or_else(missing)?.parts.concat(),
         Pack::Affine(l) => {
             let a = source.affine(&w.tensor).ok_or_else(missing)?;
             let (found, wanted) = ([a.bits, a.group, a.stack, a.rows, a.cols], [l.bits, l.group, l.stack, l.rows, l.cols]);
@@ -20,7 +20,7 @@ pub fn pack(w: &PackedWeight, source: &dyn WeightSource) -> Result<Vec<u8>> {
                 )
                 .at(&w.tensor));
             }
-            l.pack(a.words, a.scales, a.biases)
+            l.pack(&a.words.concat(), &a.scales.concat(), &a.biases.concat())
         }
         Pack::Rope(p) => {
             let pairs = (0..p.dim / 2).map(|j| p.frequency(j));

@@ -53,7 +53,7 @@ impl Made {
                     let bytes = (0..count).flat_map(|_| number(2.0).to_le_bytes()).collect();
                     m.plain.insert(n.name.clone(), (n.ty.shape.clone(), bytes));
                 }
-                Elem::Affine { bits, group } => {
+                Elem::Affine { bits, group, scales: Dtype::Bf16 } => {
                     let groups = count / group as usize;
                     let scales = (0..groups).flat_map(|_| number(0.1).to_le_bytes()).collect();
                     let biases = (0..groups).flat_map(|_| number(0.7).to_le_bytes()).collect();
@@ -92,7 +92,7 @@ impl Made {
 
 impl WeightSource for Made {
     fn plain(&self, name: &str) -> Option<Plain<'_>> {
-        self.plain.get(name).map(|(shape, bytes)| Plain { dtype: Dtype::Bf16, shape: shape.clone(), bytes })
+        self.plain.get(name).map(|(shape, bytes)| Plain { dtype: Dtype::Bf16, shape: shape.clone(), parts: vec![bytes.into()] })
     }
 
     fn affine(&self, name: &str) -> Option<Affine<'_>> {
@@ -102,9 +102,10 @@ impl WeightSource for Made {
             stack: c.shape[0],
             rows: c.shape[1],
             cols: c.shape[2],
-            words: &c.words,
-            scales: &c.scales,
-            biases: &c.biases,
+            scale_dtype: Dtype::Bf16,
+            words: vec![(&c.words).into()],
+            scales: vec![(&c.scales).into()],
+            biases: vec![(&c.biases).into()],
         })
     }
 }

@@ -43,7 +43,7 @@ pub fn graph(ck: &Checkpoint, embed: EmbedMode) -> Result<Graph> {
         Some(_) if !c.tied => b.matrix("lm_head", &[c.vocab_size], c.hidden_size)?,
         _ => table,
     };
-    let mut z = b.node("logits.raw", Op::Linear, &[h, head])?;
+    let mut z = b.node("logits.raw", Op::Linear { order: None }, &[h, head])?;
     if let Some(cap) = c.softcap {
         z = b.node(LOGITS, Op::Softcap { cap: cap as f32 }, &[z])?;
     } else {
@@ -116,7 +116,7 @@ impl Build<'_> {
                     return Err(Diagnostic::new("E0258", format!("scales of type {:?} are not supported yet", scales.dtype))
                         .at(scales.place()));
                 }
-                Elem::Affine { bits, group }
+                Elem::Affine { bits, group, scales: ir::graph::Dtype::Bf16 }
             }
             Module::Plain(t) => elem_of(t.dtype)
                 .ok_or_else(|| Diagnostic::new("E0258", format!("{:?} weights are not supported", t.dtype)).at(t.place()))?,
@@ -145,7 +145,7 @@ impl Build<'_> {
 
     fn linear(&mut self, name: &str, x: NodeId, path: &str, rows: usize, cols: usize) -> Result<NodeId> {
         let w = self.matrix(path, &[rows], cols)?;
-        self.node(name, Op::Linear, &[x, w])
+        self.node(name, Op::Linear { order: None }, &[x, w])
     }
 
     fn layer(&mut self, i: usize, h: NodeId) -> Result<NodeId> {
@@ -220,7 +220,7 @@ impl Build<'_> {
         let x = self.norm(&n("moe.norm"), h, Some(&n("pre_feedforward_layernorm_2")), hidden, hidden)?;
         let expert = |b: &mut Self, name: &str, x, proj: &str, rows, cols| {
             let w = b.matrix(&n(&format!("experts.switch_glu.{proj}")), &[e.count, rows], cols)?;
-            b.node(&n(name), Op::ExpertLinear, &[x, w, route])
+            b.node(&n(name), Op::ExpertLinear { order: None }, &[x, w, route])
         };
         let gate = expert(self, "moe.gate", x, "gate_proj", e.width, hidden)?;
         let up = expert(self, "moe.up", x, "up_proj", e.width, hidden)?;

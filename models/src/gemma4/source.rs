@@ -7,16 +7,19 @@ fn shape(t: &Tensor) -> Vec<u32> {
     t.shape.iter().map(|&d| d as u32).collect()
 }
 
+fn dtype(t: &Tensor) -> Option<Dtype> {
+    Some(match t.dtype {
+        safetensors::Dtype::BF16 => Dtype::Bf16,
+        safetensors::Dtype::F16 => Dtype::F16,
+        safetensors::Dtype::F32 => Dtype::F32,
+        _ => return None,
+    })
+}
+
 impl WeightSource for Checkpoint {
     fn plain(&self, name: &str) -> Option<Plain<'_>> {
         let t = self.tensor(&format!("{name}.weight")).or_else(|| self.tensor(name))?;
-        let dtype = match t.dtype {
-            safetensors::Dtype::BF16 => Dtype::Bf16,
-            safetensors::Dtype::F16 => Dtype::F16,
-            safetensors::Dtype::F32 => Dtype::F32,
-            _ => return None,
-        };
-        Some(Plain { dtype, shape: shape(&t), bytes: t.bytes })
+        Some(Plain { dtype: dtype(&t)?, shape: shape(&t), parts: vec![t.bytes.into()] })
     }
 
     fn affine(&self, name: &str) -> Option<Affine<'_>> {
@@ -30,6 +33,8 @@ impl WeightSource for Checkpoint {
         // Shapes alone leave bits and group open; the graph builder has checked the config's word against them.
         let (bits, group) = self.config().quantization.as_ref()?.of(name)?;
         let cols = groups * group;
-        Some(Affine { bits, group, stack, rows, cols, words: w.bytes, scales: scales.bytes, biases: biases.bytes })
+        let scale_dtype = dtype(&scales)?;
+        let [words, scales, biases] = [w, scales, biases].map(|t| vec![t.bytes.into()]);
+        Some(Affine { bits, group, stack, rows, cols, scale_dtype, words, scales, biases })
     }
 }

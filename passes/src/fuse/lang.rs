@@ -24,6 +24,8 @@ pub enum Kind {
     Embed,
     /// Rows whose logits are asked for.
     Select,
+    /// A part of a row.
+    Slice,
     /// Fixed point.
     Quantize,
     /// Exact-integer matmul.
@@ -65,6 +67,7 @@ impl Kind {
             Op::MulConst { .. } => Kind::Scale,
             Op::Embed { .. } => Kind::Embed,
             Op::Select => Kind::Select,
+            Op::Slice { .. } => Kind::Slice,
             Op::Quantize { .. } => Kind::Quantize,
             Op::QLinear { .. } => Kind::Matmul,
             Op::QExpertLinear { .. } => Kind::ExpertMatmul,
@@ -76,7 +79,7 @@ impl Kind {
             Op::Route { .. } => Kind::Route,
             Op::Attention { .. } => Kind::Attention,
             Op::Argmax => Kind::Argmax,
-            Op::Linear | Op::ExpertLinear => Kind::Linear,
+            Op::Linear { .. } | Op::ExpertLinear { .. } => Kind::Linear,
         })
     }
 
@@ -90,6 +93,7 @@ impl Kind {
             Kind::Scale => "scale",
             Kind::Embed => "embed",
             Kind::Select => "select",
+            Kind::Slice => "slice",
             Kind::Quantize => "quantize",
             Kind::Matmul => "matmul",
             Kind::ExpertMatmul => "expert_matmul",

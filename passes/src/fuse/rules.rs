@@ -70,7 +70,7 @@ const SINGLE: [(&str, Kind, usize, Kind, &str); 9] = [
 fn arities(k: Kind) -> &'static [usize] {
     match k {
         Kind::Norm | Kind::HeadNorm => &[1, 2],
-        Kind::Scale | Kind::Select | Kind::Quantize | Kind::Rope | Kind::Softcap => &[1],
+        Kind::Scale | Kind::Select | Kind::Slice | Kind::Quantize | Kind::Rope | Kind::Softcap => &[1],
         Kind::ExpertMatmul | Kind::KvWrite => &[3],
         _ => &[2],
     }

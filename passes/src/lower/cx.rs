@@ -3,7 +3,7 @@
 use super::schedule::Schedule;
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{Op, RopeParams};
-use ir::graph::{Elem as GElem, Graph, NodeId, Rows};
+use ir::graph::{Dtype, Elem as GElem, Graph, NodeId, Rows};
 use ir::kernel::build::Builder;
 use ir::kernel::{Block, BoolOp, Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
 use ir::layout::AffineLayout;
@@ -165,7 +165,7 @@ impl<'a> Kx<'a> {
     /// How this target packs an affine weight whose groups are summed in `order`.
     pub fn layout(&self, weight: NodeId, order: ReductionOrder) -> Result<AffineLayout> {
         let n = self.g.node(weight);
-        let (GElem::Affine { bits, group }, [.., rows, cols]) = (n.ty.elem, n.ty.shape.as_slice()) else {
+        let (GElem::Affine { bits, group, scales: Dtype::Bf16 }, [.., rows, cols]) = (n.ty.elem, n.ty.shape.as_slice()) else {
             return Err(Diagnostic::new("E0611", "expected an affine matrix").at(&n.name));
         };
         let stack = if n.ty.shape.len() == 3 { n.ty.shape[0] } else { 1 };
