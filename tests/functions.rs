@@ -14,7 +14,7 @@ use ir::graph::{Dtype, Elem as GElem, Graph, NodeId, Rows, Type};
 use ir::kernel::build::Builder;
 use ir::kernel::{Elem, IntOp, Kernel, Mem, V};
 use ir::math::quant::{group_exponent, join, magnitude_bits, planes, quantize};
-use ir::math::{Arith, Func, Scalar, sincos_pos};
+use ir::math::{Arith, Func, Scalar, f16_high, f16_low, sincos_pos};
 use ir::order::ReductionOrder;
 use ir::plan::Plan;
 use passes::Options;
@@ -249,6 +249,25 @@ fn buffers(c: &Case) -> Vec<Vec<u8>> {
     c.inputs.iter().map(|x| bytes(x.iter().copied())).chain(out).collect()
 }
 
+/// All binary16 numbers, in either half of a word.
+fn halves() -> Case {
+    let x: Vec<u32> = (0..N as u32).map(|i| (i & 0xffff) | i.wrapping_mul(0x9e37_79b9) & 0xffff_0000).collect();
+    let wide = |h: u32| {
+        // By the definition, in float64: exact.
+        let (sign, e, m) = (if h >> 15 == 1 { -1.0 } else { 1.0 }, h >> 10 & 31, f64::from(h & 0x3ff));
+        let v = match e {
+            0 => m * 2f64.powi(-24),
+            31 if m == 0.0 => f64::INFINITY,
+            31 => f64::NAN,
+            _ => (1024.0 + m) * 2f64.powi(e as i32 - 25),
+        };
+        ((sign * v) as f32).to_bits()
+    };
+    let want = vec![x.iter().map(|w| wide(w & 0xffff)).collect(), x.iter().map(|w| wide(w >> 16)).collect()];
+    let kernel = elementwise("halves", &[Elem::I32], &[Elem::F32; 2], |b, x| vec![f16_low(b, x[0]), f16_high(b, x[0])]);
+    Case { kernel, inputs: vec![x], want, is_float: vec![true; 2] }
+}
+
 /// Products with 1 and 2, which the builder writes as LLVM would: a model may have such a softcap.
 fn easy_factors() -> Case {
     let x = inputs(80);
@@ -264,7 +283,7 @@ fn easy_factors() -> Case {
 #[test]
 fn interpreter_plain_rust_and_host_code_agree() {
     let mut cases = functions();
-    cases.extend([rotary(), fixed_point(), joins(), easy_factors()]);
+    cases.extend([rotary(), fixed_point(), joins(), halves(), easy_factors()]);
     let kernels: Vec<Kernel> = cases.iter().map(|c| c.kernel.clone()).collect();
     let all = Plan { kernels: kernels.clone(), ..Plan::default() };
     let targets = host_targets();

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod fault;
+pub mod formats;
 pub mod golden;
 pub mod pairwise;
 pub mod run;

@@ -48,8 +48,10 @@ pub enum Kind {
     Attention,
     /// Choice of the token.
     Argmax,
-    /// A matmul that has not been lowered to exact integers.
+    /// Matmul with plain weights.
     Linear,
+    /// Matmul of chosen experts with plain weights.
+    ExpertLinear,
 }
 
 impl Kind {
@@ -79,7 +81,8 @@ impl Kind {
             Op::Route { .. } => Kind::Route,
             Op::Attention { .. } => Kind::Attention,
             Op::Argmax => Kind::Argmax,
-            Op::Linear { .. } | Op::ExpertLinear { .. } => Kind::Linear,
+            Op::Linear { .. } => Kind::Linear,
+            Op::ExpertLinear { .. } => Kind::ExpertLinear,
         })
     }
 
@@ -106,12 +109,13 @@ impl Kind {
             Kind::Attention => "attention",
             Kind::Argmax => "argmax",
             Kind::Linear => "linear",
+            Kind::ExpertLinear => "expert_linear",
         }
     }
 
     /// An operation over the row of one token, which every block that needs it can compute again.
     pub fn is_row(self) -> bool {
-        matches!(self, Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Quantize)
+        matches!(self, Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Slice | Kind::Quantize)
     }
 
     /// An operation over one head.
@@ -119,9 +123,9 @@ impl Kind {
         matches!(self, Kind::HeadNorm | Kind::Rope | Kind::KvWrite)
     }
 
-    /// A matmul on exact integers.
+    /// A matmul.
     pub fn is_matmul(self) -> bool {
-        matches!(self, Kind::Matmul | Kind::ExpertMatmul)
+        matches!(self, Kind::Matmul | Kind::ExpertMatmul | Kind::Linear | Kind::ExpertLinear)
     }
 
     /// An operation on single elements, which may follow a matmul on the rows that a block computed.
