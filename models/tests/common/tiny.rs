@@ -140,7 +140,8 @@ impl Tiny {
     /// config.json.
     pub fn config(&self, layout: &Layout) -> Value {
         let layers: &[&str] = match self.kind {
-            Kind::Moe | Kind::Dense => &["sliding_attention", "full_attention"],
+            Kind::Moe => &["sliding_attention", "full_attention"],
+            Kind::Dense => &["sliding_attention", "sliding_attention", "full_attention"],
             Kind::Ple => &["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
         };
         let (moe, ple) = (self.kind == Kind::Moe, self.kind == Kind::Ple);
@@ -277,19 +278,34 @@ pub fn safetensors<'a>(tensors: impl Iterator<Item = (&'a String, &'a Stored)>) 
         header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
         data.extend_from_slice(bytes);
     }
-    super::shard(&Value::Object(header).to_string(), &data)
+    shard(&Value::Object(header).to_string(), &data)
 }
 
-/// Numbers in a stored type; they must be exact in it.
+/// A safetensors file from a header text and data.
+pub fn shard(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut out = (header.len() as u64).to_le_bytes().to_vec();
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(data);
+    out
+}
+
+/// Numbers in a stored type, in which they must be exact, and normal or zero.
 pub fn floats(dtype: &str, values: &[f32]) -> Vec<u8> {
     let one = |x: &f32| -> Vec<u8> {
-        let (bytes, back) = match dtype {
-            "BF16" => (half::bf16::from_f32(*x).to_le_bytes().to_vec(), half::bf16::from_f32(*x).to_f32()),
-            "F16" => (half::f16::from_f32(*x).to_le_bytes().to_vec(), half::f16::from_f32(*x).to_f32()),
-            _ => (x.to_le_bytes().to_vec(), *x),
+        let b = x.to_bits();
+        let lost = match dtype {
+            "BF16" => b & 0xffff,
+            "F16" => b & 0x1fff,
+            _ => return x.to_le_bytes().to_vec(),
         };
-        assert_eq!(back, *x, "{x} is not exact in {dtype}");
-        bytes
+        let magnitude = x.abs();
+        assert!(lost == 0 && (magnitude == 0.0 || (6.2e-5..6.5e4).contains(&magnitude)), "{x} is not exact in {dtype}");
+        match (dtype, magnitude == 0.0) {
+            ("BF16", _) => ((b >> 16) as u16).to_le_bytes().to_vec(),
+            (_, true) => ((b >> 16 & 0x8000) as u16).to_le_bytes().to_vec(),
+            // The exponent's bias is 15 instead of 127.
+            _ => ((b >> 16 & 0x8000 | ((b >> 13 & 0x3ffff) - (112 << 10))) as u16).to_le_bytes().to_vec(),
+        }
     };
     values.iter().flat_map(one).collect()
 }
