@@ -23,7 +23,7 @@ fn logits(ck: &Checkpoint) -> Vec<f32> {
     let mut s = Session::new(&g, ck).unwrap_or_else(|e| panic!("{e:#?}"));
     s.step(&IDS, 0).unwrap_or_else(|d| panic!("{d}"));
     let z = s.value(LOGITS).and_then(|v| v.f32s()).unwrap().to_vec();
-    assert!(z.len() == IDS.len() * 48 && z.iter().all(|x| x.is_finite()));
+    assert!(z.len() == IDS.len() * 64 && z.iter().all(|x| x.is_finite()));
     z
 }
 
@@ -141,8 +141,8 @@ fn output_projections() {
     let other = bits(&logits(&open(files(&config, &copy, 1))));
     assert_ne!(other, tied);
     // Row k of the projection gives logit k: rows were moved up by one.
-    assert_eq!(other[..47], tied[1..48]);
-    says(error(files(&config, &t.stored(&HF), 1)), "a tensor is missing:\n  lm_head.weight [48, 128] (`tie_word_embeddings`)");
+    assert_eq!(other[..63], tied[1..64]);
+    says(error(files(&config, &t.stored(&HF), 1)), "a tensor is missing:\n  lm_head.weight [64, 128] (`tie_word_embeddings`)");
     let e = error(files(&t.config(&HF), &copy, 1));
     says(e, "model.safetensors: lm_head.weight: lm_head differs from embed_tokens, but `tie_word_embeddings` is true");
 }
@@ -168,7 +168,7 @@ hint: a shard seems missing, or config.json belongs to another model; experts ma
     let mut files_there = t.files(&Layout { shards: 2, ..HF });
     files_there.remove(1);
     let e = error(files_there);
-    says(e.clone(), "built-in checkpoint: 25 tensors are missing:\n  model.embed_tokens.weight [48, 128] (`vocab_size`)");
+    says(e.clone(), "built-in checkpoint: 25 tensors are missing:\n  model.embed_tokens.weight [64, 128] (`vocab_size`)");
     says(e.clone(), "\n  and 5 more\nhint: the index names shards that are not here: model-00001-of-00002.safetensors");
     assert_eq!(e.lines().count(), 23);
     // One expert of four.

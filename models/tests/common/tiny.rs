@@ -146,7 +146,7 @@ impl Tiny {
         };
         let (moe, ple) = (self.kind == Kind::Moe, self.kind == Kind::Ple);
         let mut text = json!({
-            "model_type": "gemma4_text", "vocab_size": 48, "hidden_size": 128, "intermediate_size": 128,
+            "model_type": "gemma4_text", "vocab_size": 64, "hidden_size": 128, "intermediate_size": 128,
             "num_hidden_layers": layers.len(), "layer_types": layers, "num_attention_heads": 4,
             "num_key_value_heads": 2, "head_dim": 32, "global_head_dim": 64, "sliding_window": 4,
             "attention_k_eq_v": !ple, "rms_norm_eps": 1e-6, "final_logit_softcapping": 30.0,
@@ -163,7 +163,7 @@ impl Tiny {
                 json!({"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 128, "num_global_key_value_heads": 1})
             }
             Kind::Dense => json!({"num_global_key_value_heads": 1}),
-            Kind::Ple => json!({"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 48,
+            Kind::Ple => json!({"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 64,
                 "num_kv_shared_layers": 2, "use_double_wide_mlp": true}),
         };
         text.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
