@@ -67,10 +67,12 @@ impl Session {
         let sigs: Vec<KernelSig> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
         let handles = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
         let block = KV_BLOCK as usize;
-        let window = plan.buffers.iter().find_map(|b| match b.kind {
+        // Layers may differ: every ring has room for the longest window.
+        let windows = plan.buffers.iter().filter_map(|b| match b.kind {
             BufferKind::Keys { window, .. } if window > 0 => Some(window as usize),
             _ => None,
         });
+        let window = windows.max();
         let full_blocks = limits.context.div_ceil(block);
         let ring_blocks = window.map_or(1, |w| (w + limits.chunk + limits.slack).div_ceil(block) + 1).min(full_blocks + 1);
         let rows = limits.chunk as u64;

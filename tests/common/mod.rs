@@ -3,9 +3,13 @@
 #![allow(dead_code)]
 
 pub mod fault;
+pub mod fixture;
+pub mod formats;
 pub mod golden;
 pub mod pairwise;
 pub mod run;
+#[path = "../../models/tests/common/tiny.rs"]
+pub mod tiny;
 pub mod weights;
 
 use codegen::{HostIsa, Target};

@@ -1,6 +1,10 @@
 //! What the checkpoint tests share: building small checkpoints, and asserting on messages.
 #![allow(dead_code)] // not every test uses every helper
 
+pub mod tiny;
+
+pub use tiny::shard;
+
 use models::Checkpoint;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -11,14 +15,6 @@ pub const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/mlx-4bit");
 
 /// Name, type and shape.
 pub type Stored<'a> = (&'a str, &'a str, &'a [usize]);
-
-/// A safetensors file from a header text and data.
-pub fn shard(header: &str, data: &[u8]) -> Vec<u8> {
-    let mut out = (header.len() as u64).to_le_bytes().to_vec();
-    out.extend_from_slice(header.as_bytes());
-    out.extend_from_slice(data);
-    out
-}
 
 /// A well-formed shard of zeros.
 pub fn zeros(tensors: &[Stored]) -> Vec<u8> {
