@@ -206,7 +206,8 @@ impl<'a> Kx<'a> {
             return Err(Diagnostic::new("E0617", m).at(&n.name));
         }
         let stack = if n.ty.shape.len() == 3 { n.ty.shape[0] } else { 1 };
-        let chain_lanes = self.s.chain_lanes.min(order.lanes);
+        // Lanes that share a row have equally many chains.
+        let chain_lanes = self.s.chain_lanes.min(1 << order.lanes.trailing_zeros().min(2));
         Ok(MatrixLayout { format, stack, rows: *rows, cols: *cols, order, chain_lanes, vec: self.s.vec })
     }
 
