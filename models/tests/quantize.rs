@@ -217,6 +217,7 @@ fn expected_values_show_mistakes() {
     use Fault::*;
     let all = expected();
     for fault in [
+        Nothing,
         CodeOffByOne,
         ScaleNotRounded,
         ScaleTruncated,
@@ -227,16 +228,20 @@ fn expected_values_show_mistakes() {
         HighStartsAtZero,
         HighBitsFirst,
     ] {
-        for (case, dtype, bits, group) in cases(&all) {
-            let input = matrix(dtype, bits as i32);
-            assert_eq!(differs(case, &plain(dtype, bits, group, &input, Fault::Nothing)), None);
-            let applies = match fault {
-                ScaleNotRounded | CodesFromRoundedScale => dtype != Dtype::F32,
-                ScaleTruncated => dtype == Dtype::BF16,
-                _ => true,
+        for of in [Dtype::BF16, Dtype::F16, Dtype::F32] {
+            let shows = cases(&all)
+                .filter(|(_, dtype, ..)| *dtype == of)
+                .filter_map(|(case, _, bits, group)| differs(case, &plain(of, bits, group, &matrix(of, bits as i32), fault)))
+                .count();
+            let least = match fault {
+                Nothing => 0,
+                ScaleNotRounded | CodesFromRoundedScale if of == Dtype::F32 => 0,
+                ScaleTruncated if of != Dtype::BF16 => 0,
+                // With 2 bits few codes can change.
+                CodesFromRoundedScale => 15,
+                _ => 18,
             };
-            let seen = differs(case, &plain(dtype, bits, group, &input, fault)).is_some();
-            assert_eq!(seen, applies, "{fault:?} in {dtype:?} {bits} bits, groups of {group}");
+            assert!(shows >= least && (least > 0 || shows == 0), "{fault:?} of {of:?} shows in {shows} cases of 18");
         }
     }
 }

@@ -82,7 +82,7 @@ fn check_place(output: &Path) -> Result<()> {
 fn warnings(r: &Report) -> Vec<Diagnostic> {
     let Some(first) = r.undivided.first() else { return vec![] };
     let what = format!("{} modules stay as they are: a group of {} does not divide their input features", r.undivided.len(), r.group);
-    vec![Diagnostic::new("E0769", what).at(format!("{first} and more")).hint("a smaller `--group` may divide them")]
+    vec![Diagnostic::new("E0769", what).at(first).hint("a smaller `--group` may divide them")]
 }
 
 fn json(r: &Report, output: &Path, copied: &[&str]) -> String {

@@ -265,7 +265,9 @@ fn surplus(ck: &Checkpoint, full: &str) -> Option<&'static str> {
     if full.ends_with("lm_head.weight") {
         return Some("a copy of the embedding");
     }
-    let name = full.strip_prefix(ck.prefix())?;
+    let Some(name) = full.strip_prefix(ck.prefix()) else {
+        return Some("not of the text decoder");
+    };
     if ["rotary_emb", "input_max", "input_min", "output_max", "output_min"].iter().any(|s| name.contains(s)) {
         return Some("not a weight");
     }
