@@ -35,8 +35,8 @@ pub fn run(args: &QuantizeArgs, p: &mut Printer) -> Result<(), Stop> {
     let ck = source.checkpoint()?;
     let plan = Plan::new(&ck, &o)?;
     let report = plan.report();
-    for w in warnings(report) {
-        p.warning(&w);
+    for w in ck.warnings().iter().chain(&undivided(report)) {
+        p.warning(w);
     }
     let folder = Pending::folder(&args.output)?;
     plan.write(folder.path(), &mut |what, done, of| p.progress(what, done, of)).map_err(|d| tidy(d, &folder, &args.output))?;
@@ -79,10 +79,10 @@ fn check_place(output: &Path) -> Result<()> {
     Pending::folder(output).map(|_| ())
 }
 
-fn warnings(r: &Report) -> Vec<Diagnostic> {
-    let Some(first) = r.undivided.first() else { return vec![] };
+fn undivided(r: &Report) -> Option<Diagnostic> {
+    let first = r.undivided.first()?;
     let what = format!("{} modules stay as they are: a group of {} does not divide their input features", r.undivided.len(), r.group);
-    vec![Diagnostic::new("E0769", what).at(first).hint("a smaller `--group` may divide them")]
+    Some(Diagnostic::new("E0769", what).at(first).hint("a smaller `--group` may divide them"))
 }
 
 fn json(r: &Report, output: &Path, copied: &[&str]) -> String {
@@ -123,7 +123,7 @@ fn table(r: &Report) -> String {
     out.push_str(&line("all", modules, r.parameters, r.bytes_before, r.bytes_after));
     let mut skipped: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for s in &r.skipped {
-        let entry = skipped.entry(s.why).or_default();
+        let entry = skipped.entry(&s.why).or_default();
         *entry = (entry.0 + 1, entry.1 + s.bytes);
     }
     for (why, (n, bytes)) in skipped {

@@ -78,7 +78,8 @@ def matrix(dtype, bits):
         elif k == 10: v = z * two ** (-18 if dtype == "F16" else -130)     # subnormal
         elif k == 11: v = np.where(j % 32 == 3, 1.5, np.where(j % 32 == 9, -1.5, z * two ** -2))   # both ends as far
         elif k == 12: v = np.where(z < 0, np.float32(-0.0), np.float32(0.0))
-        elif k == 13: v = np.where(j % 32 == 0, 2.0 ** bits - 1, (j * 7 % (2 ** (bits + 1) - 1)) / 2.0)  # halves between codes
+        elif k == 13:                                                      # steps of 1, values halfway between codes
+            v = np.where(j % 32 == 0, 2.0 ** bits - 1, np.where(j % 32 == 1, 0.0, (j * 11 % (2 ** (bits + 1) - 1)) / 2.0))
         elif k == 14: v = np.where(j % 64 == 17, 40.0, z * two ** -5)      # an outlier
         else: v = 1 + np.round(z * 8) * two ** -7                          # a narrow range far from 0
         out[r] = v.astype(np.float32)
@@ -144,6 +145,8 @@ def hf_tensors(c, surplus):
     H, V, L, P = c["hidden_size"], c["vocab_size"], c["num_hidden_layers"], c["hidden_size_per_layer_input"]
     first = L - c["num_kv_shared_layers"]
     out = {"embed_tokens.weight": [V, H], "norm.weight": [H]}
+    if not c["tie_word_embeddings"]:
+        out["lm_head.weight"] = [V, H]
     if P:
         out.update({"embed_tokens_per_layer.weight": [V, L * P], "per_layer_model_projection.weight": [L * P, H],
                     "per_layer_projection_norm.weight": [P]})
@@ -187,7 +190,10 @@ def model(name, c, dtype, bits, group, recipe, surplus=False):
         src.mkdir()
         config = {"model_type": "gemma4", "vocab_size": c["vocab_size"], "text_config": c}
         (src / "config.json").write_text(json.dumps(config))
-        w = {"model.language_model." + n: to_mx(to_bits(noise(seed_of(n), int(np.prod(s))).reshape(s) * np.float32(0.0625), dtype),
+        # An output projection of its own is known to mlx-lm under MLX's names only.
+        prefix = "model.language_model." if c["tie_word_embeddings"] else "language_model.model."
+        at = {n: "language_model." + n if n == "lm_head.weight" else prefix + n for n in tensors}
+        w = {at[n]: to_mx(to_bits(noise(seed_of(n), int(np.prod(s))).reshape(s) * np.float32(0.0625), dtype),
                                                 dtype) for n, s in tensors.items()}
         mx.save_safetensors(str(src / "model.safetensors"), w)
         m, conf = load_model(src, lazy=False)
@@ -203,6 +209,7 @@ def model(name, c, dtype, bits, group, recipe, surplus=False):
 def main():
     models = [model("moe", MOE, "BF16", 4, 64, "mixed"), model("moe", MOE, "F32", 3, 128, "uniform"),
               model("dense", BASE, "F16", 8, 32, "uniform"), model("dense", BASE, "BF16", 5, 64, "mixed"),
+              model("untied", {**BASE, "tie_word_embeddings": False}, "BF16", 4, 64, "uniform"),
               model("ple", PLE, "BF16", 4, 32, "uniform", True), model("ple", PLE, "BF16", 6, 64, "uniform")]
     text = json.dumps({"matrices": matrices(), "models": models}, indent=None, separators=(",", ":"))
     text = text.replace('{"dtype"', '\n{"dtype"').replace('{"name"', '\n{"name"')

@@ -20,11 +20,6 @@ pub enum Bad {
     Spread,
 }
 
-/// Bits that MLX's affine format has.
-pub const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
-/// Elements that may share a scale and a bias.
-pub const GROUPS: [usize; 3] = [32, 64, 128];
-
 /// Bytes of one element; `None` if the type is none of bf16, f16 and f32.
 pub fn width(dtype: Dtype) -> Option<usize> {
     match dtype {
@@ -35,7 +30,7 @@ pub fn width(dtype: Dtype) -> Option<usize> {
 }
 
 /// Quantizes whole groups. `input` holds little-endian elements of `dtype`; `codes` takes `group * bits / 8` bytes a group,
-/// `scales` and `biases` one element of `dtype` each. `bits` and `group` are of [`BITS`] and [`GROUPS`].
+/// `scales` and `biases` one element of `dtype` each. `bits` is 2, 3, 4, 5, 6 or 8; `group` 32, 64 or 128.
 /// Where there is no affine form: the index of the first such element, or of its group's first element.
 pub fn quantize(
     dtype: Dtype,

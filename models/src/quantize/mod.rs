@@ -7,7 +7,6 @@
 
 pub mod affine;
 mod config;
-mod parts;
 mod plan;
 mod report;
 mod write;

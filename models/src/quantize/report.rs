@@ -2,6 +2,7 @@
 
 use super::Options;
 use super::plan::Item;
+use crate::checkpoint::Why;
 use std::collections::BTreeMap;
 
 /// A tensor of the input that the result does not have.
@@ -12,7 +13,13 @@ pub struct Skipped {
     /// Its bytes there.
     pub bytes: u64,
     /// Why it is left out.
-    pub why: &'static str,
+    pub why: String,
+}
+
+impl Skipped {
+    pub(super) fn new(name: &str, bytes: usize, why: Why) -> Skipped {
+        Skipped { name: name.into(), bytes: bytes as u64, why: why.to_string() }
+    }
 }
 
 /// The modules and tensors of one format.

@@ -29,14 +29,14 @@ impl Sink for File {
     }
 }
 
-/// A value that cannot be quantized: where, its index in the tensor, and why.
-type BadValue = (String, usize, Bad);
+/// A value that cannot be quantized: the piece of the item, its index there, and why.
+type BadValue = (usize, usize, Bad);
 
 impl Plan<'_> {
     /// Writes config.json, the weights and their index into a folder that exists and is empty. Values that are not finite,
     /// or too far apart, are an error that names every tensor that has one. After an error the folder is to be removed.
     pub fn write(&self, dir: &Path, progress: Progress) -> Result<()> {
-        let mut bad: Vec<BadValue> = vec![];
+        let mut bad = vec![];
         let mut done = 0;
         let mut index = Map::new();
         for (s, items) in self.shards.iter().enumerate() {
@@ -54,17 +54,13 @@ impl Plan<'_> {
                 done += 1;
                 // Once something is wrong the rest is only looked at.
                 let sink: Option<&dyn Sink> = if bad.is_empty() { Some(&file) } else { None };
-                bad.extend(stream(item, at, sink).map_err(failed)?);
+                bad.extend(self.places(item, stream(item, at, sink).map_err(failed)?));
                 for part in item.stored() {
                     index.insert(part.name, json!(name));
                 }
             }
         }
-        let errors = bad.into_iter().map(|(place, at, why)| match why {
-            Bad::NotFinite => (place, format!("element {at} is infinite or not a number")),
-            Bad::Spread => (place, format!("the group of element {at} spreads wider than float32 can tell")),
-        });
-        if let Some(d) = together("E0283", "cannot be quantized", "the checkpoint", errors.collect()) {
+        if let Some(d) = together("E0283", "cannot be quantized", self.ck.place(), bad) {
             return Err(d.hint("the file seems damaged: download it again"));
         }
         index.sort_keys();
@@ -75,6 +71,28 @@ impl Plan<'_> {
             fs::write(&path, text).map_err(|e| self.failed(&path, &e))?;
         }
         Ok(())
+    }
+
+    /// The first value of each tensor of the input, with its place there, and what is wrong with it.
+    fn places(&self, item: &Item, bad: Vec<BadValue>) -> Vec<(String, String)> {
+        let mut out: Vec<(String, String)> = vec![];
+        for (piece, within, why) in bad {
+            let start = item.pieces[piece].as_ptr();
+            let found = self.ck.tensors().find(|t| t.bytes.as_ptr_range().contains(&start));
+            let (place, first) = match found {
+                Some(t) => (t.place(), (start as usize - t.bytes.as_ptr() as usize) / item.width),
+                None => (item.name.clone(), 0),
+            };
+            if out.last().is_some_and(|o| o.0 == place) {
+                continue;
+            }
+            let at = first + within;
+            out.push((place, match why {
+                Bad::NotFinite => format!("element {at} is infinite or not a number"),
+                Bad::Spread => format!("the group of element {at} spreads wider than float32 can tell"),
+            }));
+        }
+        out
     }
 
     fn failed(&self, path: &Path, e: &io::Error) -> Diagnostic {
@@ -136,7 +154,7 @@ struct Block<'a> {
     first: u64,
 }
 
-/// Writes one item, or only looks at it. Gives the first value of each tensor that cannot be quantized.
+/// Writes one item, or only looks at it. Gives the first value of each block that cannot be quantized, in order.
 fn stream(item: &Item, at: &[u64], sink: Option<&dyn Sink>) -> io::Result<Vec<BadValue>> {
     let row = item.cols() * item.width;
     let rows = (BLOCK / item.cols().max(1)).max(1);
@@ -144,14 +162,14 @@ fn stream(item: &Item, at: &[u64], sink: Option<&dyn Sink>) -> io::Result<Vec<Ba
     let mut first = 0;
     for (piece, p) in item.pieces.iter().enumerate() {
         let mut within = 0;
-        for bytes in p.bytes.chunks((rows * row).max(1)) {
+        for bytes in p.chunks((rows * row).max(1)) {
             blocks.push(Block { piece, bytes, within, first });
             within += bytes.len() / item.width;
             first += (bytes.len() / item.width) as u64;
         }
     }
     let next = AtomicUsize::new(0);
-    let work = || -> io::Result<Vec<(usize, usize, Bad)>> {
+    let work = || -> io::Result<Vec<BadValue>> {
         let mut buffers = Buffers::default();
         let mut bad = vec![];
         while let Some(b) = blocks.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -180,14 +198,7 @@ fn stream(item: &Item, at: &[u64], sink: Option<&dyn Sink>) -> io::Result<Vec<Ba
         })?
     };
     bad.sort_by_key(|b| (b.0, b.1));
-    let mut out: Vec<BadValue> = vec![];
-    for (piece, within, why) in bad {
-        let p = &item.pieces[piece];
-        if out.last().is_none_or(|o| o.0 != p.place) {
-            out.push((p.place.clone(), p.first + within, why));
-        }
-    }
-    Ok(out)
+    Ok(bad)
 }
 
 #[derive(Default)]
