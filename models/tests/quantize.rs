@@ -476,24 +476,51 @@ fn shards_and_determinism() {
     assert!(Checkpoint::open(&to.0).is_ok());
 }
 
+fn fixtures() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures"))
+}
+
+/// The recipe's exceptions are those that the published 26B conversion lists.
 #[test]
 fn the_recipe_of_the_published_26b() {
-    // Its configuration has 120 exceptions; ours are found by the same names.
-    let exceptions = (0..30).flat_map(|i| {
-        ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "router.proj"].map(|m| format!("language_model.model.layers.{i}.{m}"))
-    });
-    assert_eq!(exceptions.count(), 120);
-    let model = moe();
-    let (from, to) = (Folder::new("quantize-recipe"), Folder::new("quantize-recipe-out"));
-    hf(&from, &nested(&model), &tensors_of(&model, "model.language_model."), Dtype::BF16, &one_file);
-    write(&from, &to, &options(&model)).unwrap();
-    let config: Value = serde_json::from_slice(&fs::read(to.0.join("config.json")).unwrap()).unwrap();
-    let mut keys: Vec<&String> = config["quantization"].as_object().unwrap().keys().collect();
-    keys.retain(|k| k.contains('.'));
-    assert_eq!(keys.len(), 2 * 4, "{keys:?}");
-    for (k, m) in ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "router.proj"].iter().enumerate() {
-        let key = format!("language_model.model.layers.0.{m}");
-        assert_eq!((keys[k], &config["quantization"][&key]), (&key, &json!({"group_size": 64, "bits": 8})));
+    let path = fixtures().join("configs/26b-a4b-mlx-4bit/config.json");
+    let config = models::Config::from_bytes(&fs::read(&path).unwrap(), "26B").unwrap();
+    let published = config.quantization.as_ref().unwrap();
+    assert_eq!((published.bits, published.group_size, published.overrides.len()), (4, 64, 120));
+    let (mut seen, mut uniform) = (0, 0);
+    for e in models::gemma4::tensors::tensors(&config) {
+        let theirs = published.overrides.get(&e.name).copied();
+        let ours = Recipe::Mixed.exception(&e.name).filter(|_| e.shape.len() > 1);
+        assert_eq!(ours.map(|(b, g)| Some((b, g as u32))), theirs, "{}", e.name);
+        seen += usize::from(theirs.is_some());
+        uniform += usize::from(Recipe::Uniform.exception(&e.name).is_some());
+    }
+    assert_eq!((seen, uniform), (120, 30));
+}
+
+/// The tiny models whose MLX twins were quantized by another program (NumPy) and loaded in mlx-lm.
+#[test]
+fn fixtures_come_out_as_their_twins() {
+    for (name, recipe) in [("tiny-moe", Recipe::Mixed), ("tiny-dense", Recipe::Uniform), ("tiny-ple", Recipe::Uniform)] {
+        let ck = Checkpoint::open(&fixtures().join(name).join("hf")).unwrap();
+        let to = Folder::new(&format!("quantize-{name}"));
+        let plan = Plan::new(&ck, &Options { recipe, ..Options::default() }).unwrap();
+        plan.write(&to.0, &mut |_, _, _| {}).unwrap();
+        let ours = Checkpoint::open(&to.0).unwrap();
+        let twin = Checkpoint::open(&fixtures().join(name).join("mlx")).unwrap();
+        // The twin keeps keys and values that no layer uses; mlx-lm's conversion does not.
+        let unused: Vec<&str> = twin.skipped().map(|(t, _)| t.name).collect();
+        assert_eq!(unused.iter().any(|n| n.contains("k_proj")), name == "tiny-ple");
+        let mut compared = 0;
+        for t in twin.tensors().filter(|t| !unused.contains(&t.name)) {
+            let o = ours.tensor_by_full_name(t.name).unwrap_or_else(|| panic!("{name}: {} is missing", t.name));
+            assert!((o.dtype, o.shape, o.bytes) == (t.dtype, t.shape, t.bytes), "{name}: {} differs", t.name);
+            compared += 1;
+        }
+        assert_eq!(compared, ours.tensors().count());
+        assert!(ours.warnings().is_empty() && ours.fits().is_ok() && ours.skipped().next().is_none());
+        let set = |ck: &Checkpoint| ck.config().quantization.clone().unwrap();
+        assert_eq!(set(&ours), set(&twin));
     }
 }
 

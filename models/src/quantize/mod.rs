@@ -36,7 +36,7 @@ impl Recipe {
     }
 
     /// Bits and group of the module at a canonical path where they are not the general ones.
-    fn exception(self, path: &str) -> Option<(u32, usize)> {
+    pub fn exception(self, path: &str) -> Option<(u32, usize)> {
         let eight = match self {
             Recipe::Uniform => path.ends_with("router.proj"),
             Recipe::Mixed => {
