@@ -28,7 +28,9 @@ pub const CODES: &[(&str, &str)] = &[
 
 /// Does this diagnostic blame the command line (exit code 2) rather than what was found (exit code 1)?
 pub fn is_usage(d: &Diagnostic) -> bool {
-    const USAGE: [&str; 14] =
-        ["E0281", "E0501", "E0701", "E0703", "E0704", "E0705", "E0707", "E0708", "E0750", "E0751", "E0752", "E0755", "E0756", "E0759"];
+    const USAGE: [&str; 14] = [
+        "E0281", "E0501", "E0701", "E0703", "E0704", "E0705", "E0707", "E0708", "E0750", "E0751", "E0752", "E0755", "E0756",
+        "E0759",
+    ];
     USAGE.contains(&d.code)
 }

@@ -262,8 +262,11 @@ fn values_that_have_no_affine_form() {
     assert_eq!(ours(Dtype::F32, 4, 128, &store(&w, Dtype::F32)), Err((128, Bad::Spread)));
 }
 
+/// Name and shape.
+type Shaped = (String, Vec<usize>);
+
 /// Writes a Hugging Face folder: tensors with the generator's values, each in the file that `file_of` says.
-fn hf(dir: &Folder, config: &Value, tensors: &[(String, Vec<usize>)], dtype: Dtype, file_of: &dyn Fn(&str) -> &'static str) {
+fn hf(dir: &Folder, config: &Value, tensors: &[Shaped], dtype: Dtype, file_of: &dyn Fn(&str) -> &'static str) {
     let mut files: BTreeMap<&str, (serde_json::Map<String, Value>, Vec<u8>)> = BTreeMap::new();
     for (full, shape) in tensors {
         let (header, data) = files.entry(file_of(full)).or_default();
@@ -283,7 +286,7 @@ fn hf(dir: &Folder, config: &Value, tensors: &[(String, Vec<usize>)], dtype: Dty
     dir.put("config.json", config.to_string());
 }
 
-fn tensors_of(model: &Value, prefix: &str) -> Vec<(String, Vec<usize>)> {
+fn tensors_of(model: &Value, prefix: &str) -> Vec<Shaped> {
     let shape = |v: &Value| serde_json::from_value::<Vec<usize>>(v.clone()).unwrap();
     let full = |n: &str| if n == "lm_head.weight" { n.to_string() } else { format!("{prefix}{n}") };
     model["hf"].as_object().unwrap().iter().map(|(n, s)| (full(n), shape(s))).collect()
@@ -341,7 +344,7 @@ fn whole_models_are_as_mlx_lm_converts_them() {
             let hidden = model["text_config"]["hidden_size"].as_u64().unwrap() as usize;
             tensors.push(("lm_head.weight".into(), vec![96, hidden]));
         }
-        let file = |name: &str| if name.len() % 2 == 0 { "model-00001-of-00002.safetensors" } else { "b.safetensors" };
+        let file = |name: &str| if name.len().is_multiple_of(2) { "model-00001-of-00002.safetensors" } else { "b.safetensors" };
         hf(&from, &nested(model), &tensors, dtype(&model["dtype"]), &file);
         let o = options(model);
         let ck = Checkpoint::open(&from.0).unwrap();
@@ -528,7 +531,7 @@ fn fixtures_come_out_as_their_twins() {
 #[test]
 fn what_does_not_fit_is_told_all_at_once() {
     let model = moe();
-    let refused = |edit: &dyn Fn(&mut Vec<(String, Vec<usize>)>)| {
+    let refused = |edit: &dyn Fn(&mut Vec<Shaped>)| {
         let (from, to) = (Folder::new("quantize-bad"), Folder::new("quantize-bad-out"));
         let mut tensors = tensors_of(&model, "model.language_model.");
         edit(&mut tensors);
@@ -575,7 +578,10 @@ fn damaged_values_are_told_all_at_once() {
     says(one, &format!("model.safetensors: model.language_model.layers.1.experts.gate_up_proj: element {at} is infinite or not"));
     fs::remove_file(to.0.join("model.safetensors")).unwrap();
     let many = damage(&[("layers.0.input_layernorm.weight", 3), ("embed_tokens.weight", 1000)]);
-    says(many.clone(), "3 tensors cannot be quantized:\n  model.safetensors: model.language_model.embed_tokens.weight: element 1000 is");
+    says(
+        many.clone(),
+        "3 tensors cannot be quantized:\n  model.safetensors: model.language_model.embed_tokens.weight: element 1000 is",
+    );
     says(many, "layers.0.input_layernorm.weight: element 3 is infinite");
 }
 

@@ -81,7 +81,8 @@ fn check_place(output: &Path) -> Result<()> {
 
 fn undivided(r: &Report) -> Option<Diagnostic> {
     let first = r.undivided.first()?;
-    let what = format!("{} modules stay as they are: a group of {} does not divide their input features", r.undivided.len(), r.group);
+    let what =
+        format!("{} modules stay as they are: a group of {} does not divide their input features", r.undivided.len(), r.group);
     Some(Diagnostic::new("E0769", what).at(first).hint("a smaller `--group` may divide them"))
 }
 
@@ -107,10 +108,8 @@ fn table(r: &Report) -> String {
         let bits = 8.0 * after as f64 / parameters.max(1) as f64;
         format!("{name:<24}{modules:>8}{parameters:>15}{:>11}{:>11}{bits:>13.3}\n", size(before), size(after))
     };
-    let mut out = format!(
-        "{:<24}{:>8}{:>15}{:>11}{:>11}{:>13}\n",
-        "format", "modules", "parameters", "before", "after", "bits/weight"
-    );
+    let mut out =
+        format!("{:<24}{:>8}{:>15}{:>11}{:>11}{:>13}\n", "format", "modules", "parameters", "before", "after", "bits/weight");
     let mut modules = 0;
     for f in &r.formats {
         modules += f.modules;

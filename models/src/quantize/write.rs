@@ -87,10 +87,13 @@ impl Plan<'_> {
                 continue;
             }
             let at = first + within;
-            out.push((place, match why {
-                Bad::NotFinite => format!("element {at} is infinite or not a number"),
-                Bad::Spread => format!("the group of element {at} spreads wider than float32 can tell"),
-            }));
+            out.push((
+                place,
+                match why {
+                    Bad::NotFinite => format!("element {at} is infinite or not a number"),
+                    Bad::Spread => format!("the group of element {at} spreads wider than float32 can tell"),
+                },
+            ));
         }
         out
     }
@@ -184,7 +187,7 @@ fn stream(item: &Item, at: &[u64], sink: Option<&dyn Sink>) -> io::Result<Vec<Ba
         work()?
     } else {
         std::thread::scope(|s| {
-            let all: Vec<_> = (0..threads).map(|_| s.spawn(&work)).collect();
+            let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
             let mut bad = vec![];
             let mut result = Ok(());
             for t in all {
