@@ -217,9 +217,13 @@ fn failures_leave_nothing_behind() {
     let says = "error[E0283]: element 4321 is infinite or not a number\n  at model.safetensors: model.language_model.layers.7.mlp.down_proj.weight\n";
     refused(&["quantize", "hf", "-o", "out"], 1, says);
 
-    // A half-written folder would be seen.
-    fs::create_dir(dir.join(".out.tmp-1-0")).unwrap();
-    assert_eq!(left(&dir, &there), [".out.tmp-1-0"]);
+    // Killed while it writes (by the signal that the same limit sends), it leaves a folder under another name, which is the
+    // half-written one that the checks above did not see.
+    let killed = limit.replace("trap '' XFSZ;", "ulimit -c 0;");
+    let o = finish(Command::new("bash").args(["-c", &killed, PROGRAM]), &dir);
+    let rest = left(&dir, &there);
+    assert!(o.code == -1 && rest.len() == 1 && rest[0].starts_with(".out.tmp-"), "{} {rest:?} {}", o.code, o.err);
+    assert_eq!(names(&dir.join(&rest[0])), ["model.safetensors"]);
     assert_eq!(fs::read_to_string(dir.join("full/precious")).unwrap(), "weights");
 }
 
