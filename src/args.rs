@@ -26,6 +26,8 @@ pub enum Command {
     Dump(DumpArgs),
     /// Print the token ids of a text, or the text of token ids
     Tokenize(TokenizeArgs),
+    /// Make a quantized checkpoint (MLX affine) of a Hugging Face one
+    Quantize(QuantizeArgs),
 }
 
 /// Options that decide what is compiled.
@@ -213,6 +215,38 @@ pub struct TokenizeArgs {
     #[arg(long)]
     pub special: bool,
     /// Print one JSON object: ids, how they are written in the vocabulary, what they decode to
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which modules get how many bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RecipeArg {
+    /// Router and dense MLP at 8 bits, as in the published 4-bit models
+    Mixed,
+    /// All alike but the router, as mlx-lm does it
+    Uniform,
+}
+
+/// `isobit quantize`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  isobit quantize gemma-4-26b-a4b-it -o gemma-4-26b-4bit --bits 4 --group 64")]
+pub struct QuantizeArgs {
+    /// Checkpoint folder: Hugging Face, of bf16, f16 or f32
+    pub model: OsString,
+    /// The folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Bits of a code: 2, 3, 4, 5, 6 or 8
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub bits: u32,
+    /// Weights that share a scale: 32, 64 or 128
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub group: usize,
+    /// Which modules get more bits
+    #[arg(long, value_enum, default_value = "mixed")]
+    pub recipe: RecipeArg,
+    /// Print the report as one JSON object
     #[arg(long)]
     pub json: bool,
 }

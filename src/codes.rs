@@ -15,7 +15,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0758", "a word looks like the path of a model, but nothing is there"),
     ("E0759", "there is no such fusion rule"),
     ("E0760", "a file or folder cannot be read or written"),
-    ("E0761", "the output exists and is not an artifact"),
+    ("E0761", "the output exists and is not what the command may replace"),
     ("E0762", "this is not an artifact"),
     ("E0763", "the artifact was made by another version of isobit"),
     ("E0764", "a file of the artifact is not what was written"),
@@ -23,11 +23,14 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0766", "the text of a plan or kernel in the artifact is broken"),
     ("E0767", "the artifact was compiled with other options"),
     ("E0768", "the passes left no plan: a bug"),
+    ("E0769", "modules are not quantized because the group does not divide their input features"),
 ];
 
 /// Does this diagnostic blame the command line (exit code 2) rather than what was found (exit code 1)?
 pub fn is_usage(d: &Diagnostic) -> bool {
-    const USAGE: [&str; 13] =
-        ["E0501", "E0701", "E0703", "E0704", "E0705", "E0707", "E0708", "E0750", "E0751", "E0752", "E0755", "E0756", "E0759"];
+    const USAGE: [&str; 14] = [
+        "E0281", "E0501", "E0701", "E0703", "E0704", "E0705", "E0707", "E0708", "E0750", "E0751", "E0752", "E0755", "E0756",
+        "E0759",
+    ];
     USAGE.contains(&d.code)
 }

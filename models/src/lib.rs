@@ -7,6 +7,7 @@
 pub mod checkpoint;
 pub mod gemma4;
 mod json;
+pub mod quantize;
 pub mod text;
 
 pub use checkpoint::{Checkpoint, Module, Tensor};

@@ -3,6 +3,7 @@
 pub mod compile;
 pub mod dump;
 mod load;
+pub mod quantize;
 pub mod run;
 pub mod tokenize;
 
@@ -46,6 +47,7 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Run(a) => run::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
         crate::args::Command::Tokenize(a) => tokenize::run(a, p),
+        crate::args::Command::Quantize(a) => quantize::run(a, p),
     }
 }
 
