@@ -418,3 +418,31 @@ fn broken_pipes_are_quiet() {
     let err = String::from_utf8_lossy(&o.stderr).into_owned();
     assert!(o.status.code() == Some(0) && !err.contains("error") && !err.contains("bug"), "{:?} {err}", o.status);
 }
+
+#[test]
+fn what_is_odd_about_a_checkpoint_is_told() {
+    let (dir, from) =
+        (scratch("cli-odd-checkpoint"), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-dense/mlx"));
+    let dump = || isobit(&dir, &["dump", "m"].map(OsString::from), b"");
+    fs::create_dir(dir.join("m")).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|e| e.unwrap().path()) {
+        fs::copy(&entry, dir.join("m").join(entry.file_name().unwrap())).unwrap();
+    }
+    let o = dump();
+    assert_eq!((o.code, o.out.is_empty()), (0, false), "{}", o.err);
+    assert!(o.err.contains("warning[E0261]: 14 tensors are neither of the text decoder nor of a known tower"), "{}", o.err);
+    fs::remove_file(dir.join("m/expected.safetensors")).unwrap();
+    assert_eq!(dump().err, "");
+    let index = dir.join("m/model.safetensors.index.json");
+    let text = fs::read_to_string(&index).unwrap();
+    fs::write(&index, text.replace("model-00002-of-00002", "model-00002-of-00003")).unwrap();
+    let o = dump();
+    assert_eq!(o.code, 0, "{}", o.err);
+    assert!(o.err.starts_with("warning[E0234]: this index is stale: it names 1 shards that are not here"), "{}", o.err);
+    // With the shard really gone, the index says which it was.
+    fs::remove_file(dir.join("m/model-00002-of-00002.safetensors")).unwrap();
+    let o = dump();
+    assert_eq!((o.code, o.out.as_str()), (1, ""), "{}", o.err);
+    assert!(o.err.contains("error[E0227]: ") && o.err.contains(" tensors are missing:\n  language_model.model."), "{}", o.err);
+    assert!(o.err.ends_with("hint: the index names shards that are not here: model-00002-of-00003.safetensors\n"), "{}", o.err);
+}

@@ -85,7 +85,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         look(&ck, &text)?;
         return done(ck, text, program, "artifact");
     }
-    let ck = source.checkpoint()?;
+    let ck = super::checkpoint(source, p)?;
     let text = Text::load(&ck)?; // its faults are told before the work
     look(&ck, &text)?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);

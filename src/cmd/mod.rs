@@ -10,8 +10,10 @@ pub mod tokenize;
 use crate::args::BuildArgs;
 use crate::options::{CompileOptions, embed_mode};
 use crate::printer::Printer;
+use crate::source::Source;
 use crate::target::Target;
 use ir::diag::{Diagnostic, Result};
+use models::Checkpoint;
 use passes::Level;
 use std::io;
 
@@ -49,6 +51,13 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Tokenize(a) => tokenize::run(a, p),
         crate::args::Command::Quantize(a) => quantize::run(a, p),
     }
+}
+
+/// The checkpoint that a command reads; what its user should know of it is told.
+fn checkpoint(source: &Source, p: &mut Printer) -> Result<Checkpoint> {
+    let ck = source.checkpoint()?;
+    ck.warnings().iter().for_each(|d| p.warning(d));
+    Ok(ck)
 }
 
 /// The options of a compilation for these targets.
