@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn streamed_replies_are_what_the_tokenizer_calls_the_reply() {
-        let text = Text::load(&Source::Demo.checkpoint(None).unwrap()).unwrap();
+        let text = Text::load(&Source::Demo.checkpoint().unwrap()).unwrap();
         let (open, close, stop) = (text.id("<|channel>").unwrap(), text.id("<channel|>").unwrap(), text.stop_ids()[0]);
         let word = text.encode("Hello ☕ there", false).unwrap();
         let cases = [

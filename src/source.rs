@@ -50,9 +50,13 @@ impl Source {
         }
     }
 
-    /// The checkpoint, to be compiled; with a seed, its weights are made from that. That of an artifact is read through the
-    /// artifact, which checks it.
-    pub fn checkpoint(&self, seed: Option<u64>) -> Result<Checkpoint> {
+    /// The checkpoint, to be compiled. That of an artifact is read through the artifact, which checks it.
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        self.with_weights(None)
+    }
+
+    /// The same; with a seed, its weights are made from that.
+    pub fn with_weights(&self, seed: Option<u64>) -> Result<Checkpoint> {
         match (self, seed) {
             (Source::Demo, _) => {
                 let ck = Checkpoint::from_memory(DEMO.iter().map(|(n, b)| (n.to_string(), Cow::Borrowed(*b))).collect())?;

@@ -27,7 +27,7 @@ fn texts_that_were_changed_with_their_hashes() {
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
     let dir = dir.join("a.isobit");
-    let ck = Source::Demo.checkpoint(None).unwrap();
+    let ck = Source::Demo.checkpoint().unwrap();
     let options = CompileOptions::default();
     let planned = pipeline::plan(&ck, &options, &[Class::Host], &mut Watch::default()).unwrap();
     let program = Program { target: Target::X86V3, plan: planned.plans[0].1.clone(), code: Code::Kernels };

@@ -15,7 +15,7 @@ pub fn run(args: &DumpArgs, p: &mut Printer) -> Result<(), Stop> {
     if let Some(pass) = &args.after {
         passes::Manager::default().find(pass).map_err(|d| d.at("--after"))?;
     }
-    let ck = Source::of(&args.model).checkpoint(args.build.weights)?;
+    let ck = Source::of(&args.model).with_weights(args.build.weights)?;
     if let Some(pass) = &args.after {
         let text = pipeline::after(&ck, pass, target.class(), &o)?;
         return p.data(&text);

@@ -85,7 +85,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         look(&ck, text.as_ref())?;
         return done(ck, text, program, "artifact");
     }
-    let ck = source.checkpoint(args.build.weights)?;
+    let ck = source.with_weights(args.build.weights)?;
     let text = tokenizer(&ck)?; // its faults are told before the work
     look(&ck, text.as_ref())?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);

@@ -32,7 +32,7 @@ pub fn run(args: &QuantizeArgs, p: &mut Printer) -> Result<(), Stop> {
     let o = Options { bits: args.bits, group: args.group, recipe, ..Options::default() };
     check_place(&args.output)?;
     let source = Source::of(&args.model);
-    let ck = source.checkpoint(None)?;
+    let ck = source.checkpoint()?;
     let plan = Plan::new(&ck, &o)?;
     let report = plan.report();
     for w in ck.warnings().iter().chain(&undivided(report)) {

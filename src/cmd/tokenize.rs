@@ -26,7 +26,7 @@ pub fn run(args: &TokenizeArgs, p: &mut Printer) -> Result<(), Stop> {
     let prompt = prompt.map(|word| utf8(word, "the text")).transpose()?;
     let checkpoint = match &source {
         Source::Artifact(dir) => Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?.checkpoint()?,
-        _ => source.checkpoint(None)?,
+        _ => source.checkpoint()?,
     };
     let text = Text::load(&checkpoint)?;
     let (ids, encoded) = match given {
