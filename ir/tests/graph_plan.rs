@@ -249,7 +249,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ("  b6", "heads=2", "heads=0", "E0357"),
     ("  b6", "window=16", "window=16, offset=0", "E0357"),
     ("  b0", "\"state\"", "\"state\" {offset=0}", "E0357"),
-    ("  w0", "bits=4", "bits=5", "E0358"),
+    ("  w0", "bits=4", "bits=7", "E0358"),
     ("  w0", "group=64", "group=48", "E0358"),
     ("  w0", "cols=256", "cols=250", "E0358"),
     ("  w0", "rows=4096", "rows=0", "E0358"),
