@@ -30,9 +30,18 @@ pub enum Command {
     Quantize(QuantizeArgs),
 }
 
+/// `random:SEED`
+fn random_seed(text: &str) -> Result<u64, String> {
+    let seed = text.strip_prefix("random:").ok_or("expected `random:SEED`")?;
+    seed.parse().map_err(|_| format!("`{seed}` is not a number from 0 to {}", u64::MAX))
+}
+
 /// Options that decide what is compiled.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BuildArgs {
+    /// Take the numbers that a seed makes instead of the tensors of the checkpoint, which needs only a config.json
+    #[arg(long, value_name = "random:SEED", value_parser = random_seed, help_heading = "Compilation")]
+    pub weights: Option<u64>,
     /// How the embedding is rounded: as trained (factor), not at all (exact), or as other programs do (bf16)
     #[arg(long, value_name = "MODE", value_parser = ["factor", "exact", "bf16"], help_heading = "Compilation")]
     pub embed: Option<String>,

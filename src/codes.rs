@@ -23,14 +23,15 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0766", "the text of a plan or kernel in the artifact is broken"),
     ("E0767", "the artifact was compiled with other options"),
     ("E0768", "the passes left no plan: a bug"),
+    ("E0773", "this model has no tokenizer, so it takes token ids only"),
     ("E0769", "modules are not quantized because the group does not divide their input features"),
 ];
 
 /// Does this diagnostic blame the command line (exit code 2) rather than what was found (exit code 1)?
 pub fn is_usage(d: &Diagnostic) -> bool {
-    const USAGE: [&str; 14] = [
+    const USAGE: [&str; 15] = [
         "E0281", "E0501", "E0701", "E0703", "E0704", "E0705", "E0707", "E0708", "E0750", "E0751", "E0752", "E0755", "E0756",
-        "E0759",
+        "E0759", "E0773",
     ];
     USAGE.contains(&d.code)
 }

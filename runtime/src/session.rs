@@ -2,6 +2,7 @@
 //! earlier turns left. Logits are a function of the tokens up to a position, however they came here.
 
 use crate::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
+use crate::memory::{self, Needs, Sizes};
 use crate::weights;
 use ir::diag::{Diagnostic, Result};
 use ir::graph::Rows;
@@ -22,11 +23,13 @@ pub struct Limits {
     pub chunk: usize,
     /// Positions beyond the window that sliding layers keep, so that a later turn can go back.
     pub slack: usize,
+    /// Most tokens of one step whose logits are made, at least 1: a step that is asked for more is cut.
+    pub outputs: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { context: 4096, chunk: 128, slack: 512 }
+        Limits { context: 4096, chunk: 128, slack: 512, outputs: 128 }
     }
 }
 
@@ -39,9 +42,7 @@ pub struct Session {
     places: Vec<(BufferId, u64)>,
     launches: Vec<LaunchDesc>,
     prepared: PreparedId,
-    ring_blocks: usize,
-    full_blocks: usize,
-    window: usize,
+    sizes: Sizes,
     tokens: Vec<u32>,
     /// One past the last position ever written to the caches.
     written: usize,
@@ -49,7 +50,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads the code, packs the weights, allocates everything.
+    /// Loads the code, packs the weights, allocates everything, unless it does not fit.
     pub fn new(
         mut device: Box<dyn Device>,
         plan: Plan,
@@ -64,32 +65,21 @@ impl Session {
                 format!("no session has a context of {} and chunks of {}", limits.context, limits.chunk),
             ));
         }
+        if let Some(available) = device.available() {
+            let needs = Needs::of(&plan, &limits, source, code.len() as u64)?;
+            memory::check(&needs, &available, &plan, &limits)?;
+        }
         let sigs: Vec<KernelSig> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
         let handles = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
-        let block = KV_BLOCK as usize;
-        // Layers may differ: every ring has room for the longest window.
-        let windows = plan.buffers.iter().filter_map(|b| match b.kind {
-            BufferKind::Keys { window, .. } if window > 0 => Some(window as usize),
-            _ => None,
-        });
-        let window = windows.max();
-        let full_blocks = limits.context.div_ceil(block);
-        let ring_blocks = window.map_or(1, |w| (w + limits.chunk + limits.slack).div_ceil(block) + 1).min(full_blocks + 1);
-        let rows = limits.chunk as u64;
-        let arena = device.alloc((plan.arena_bytes * rows).max(64))?;
+        let sizes = Sizes::of(&plan, &limits);
+        let arena = device.alloc((plan.arena_bytes * sizes.tokens).max(64))?;
+        let of_outputs = device.alloc((plan.output_bytes * sizes.outputs).max(64))?;
         let mut places = vec![];
         for b in &plan.buffers {
-            places.push(match b.kind {
-                BufferKind::Value { bytes, .. } => match b.offset {
-                    Some(o) => (arena, o * rows),
-                    None => (device.alloc(u64::from(bytes) * rows)?, 0),
-                },
-                BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
-                    let blocks = if window == 0 { full_blocks } else { ring_blocks };
-                    (device.alloc(u64::from(heads) * u64::from(dim) * 4 * (blocks * block) as u64)?, 0)
-                }
-                BufferKind::Tokens => (device.alloc(4 * rows.next_multiple_of(16))?, 0),
-                BufferKind::State => (device.alloc(64)?, 0),
+            places.push(match (&b.kind, b.offset) {
+                (BufferKind::Value { rows: Rows::Outputs, .. }, Some(o)) => (of_outputs, o * sizes.outputs),
+                (BufferKind::Value { .. }, Some(o)) => (arena, o * sizes.tokens),
+                (kind, offset) => (device.alloc(sizes.bytes(kind, offset).unwrap_or(64))?, 0),
             });
         }
         let weights = weights::upload(&mut *device, &plan.weights, source, progress)?;
@@ -120,20 +110,7 @@ impl Session {
             _ => None,
         });
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
-        Ok(Session {
-            device,
-            plan,
-            limits,
-            places,
-            launches,
-            prepared,
-            ring_blocks,
-            full_blocks,
-            window: window.unwrap_or(0),
-            tokens: vec![],
-            written: 0,
-            vocab,
-        })
+        Ok(Session { device, plan, limits, places, launches, prepared, sizes, tokens: vec![], written: 0, vocab })
     }
 
     /// Name of the device.
@@ -168,13 +145,13 @@ impl Session {
 
     /// Do the rings hold all keys that position `at` sees?
     fn holds(&self, at: usize) -> bool {
-        if self.window == 0 || at == 0 || self.written == 0 {
+        if self.sizes.window == 0 || at == 0 || self.written == 0 {
             return true;
         }
         let block = KV_BLOCK as usize;
-        let first = (at + 1).saturating_sub(self.window) / block;
+        let first = (at + 1).saturating_sub(self.sizes.window) / block;
         let last = (self.written - 1) / block;
-        last < first + self.ring_blocks
+        last < first + self.sizes.ring_blocks
     }
 
     /// Forgets the sequence.
@@ -198,10 +175,12 @@ impl Session {
         let chunk = chunk.clamp(1, self.limits.chunk);
         let mut next = 0;
         let mut at = 0;
+        let wanted_from = tokens.len().saturating_sub(outputs);
         while at < tokens.len() {
-            let n = chunk.min(tokens.len() - at);
+            // Up to the first row that is wanted, and from there as many as there is room for.
+            let room = wanted_from.saturating_sub(at) + self.sizes.outputs as usize;
+            let n = chunk.min(tokens.len() - at).min(room);
             // The last token's logits are always made: they choose the next one.
-            let wanted_from = tokens.len().saturating_sub(outputs);
             let last = at + n == tokens.len();
             let from = wanted_from.clamp(at, at + n) - at;
             let from = if last { from.min(n - 1) } else { from };
@@ -337,8 +316,8 @@ impl Session {
             (state::POSITION, self.tokens.len()),
             (state::TOKENS, tokens.len()),
             (state::OUTPUT_FROM, from),
-            (state::RING_BLOCKS, self.ring_blocks),
-            (state::FULL_BLOCKS, self.full_blocks),
+            (state::RING_BLOCKS, self.sizes.ring_blocks),
+            (state::FULL_BLOCKS, self.sizes.full_blocks),
         ] {
             words[word as usize] = v as i32;
         }

@@ -9,9 +9,10 @@ use crate::pipeline::{Program, Progress, first};
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use models::Checkpoint;
+use models::hash::hash_file;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -87,7 +88,11 @@ impl Artifact {
                 .at(self.dir.display())
                 .hint("run the model itself"));
         }
-        Checkpoint::open(&self.dir.join(MODEL))
+        let dir = self.dir.join(MODEL);
+        match self.manifest.model.seed() {
+            Some(seed) => Checkpoint::with_random_weights(&dir, seed),
+            None => Checkpoint::open(&dir),
+        }
     }
 
     /// Targets of the programs inside, in order.
@@ -233,7 +238,7 @@ fn regular(path: &Path) -> Result<()> {
 
 fn check(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
     regular(full)?;
-    let mut file = fs::File::open(full).map_err(|e| match e.kind() {
+    let file = fs::File::open(full).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Diagnostic::new("E0765", format!("the artifact lacks its file {path}"))
             .at(full.display())
             .hint("compile the model again"),
@@ -244,15 +249,8 @@ fn check(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
     if bytes != entry.bytes {
         return Err(changed(full, &format!("it has {bytes} bytes, expected {}", entry.bytes)));
     }
-    let mut hash = blake3::Hasher::new();
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        match file.read(&mut buffer).map_err(unreadable)? {
-            0 => break,
-            n => hash.update(&buffer[..n]),
-        };
-    }
-    if hash.finalize().to_hex().as_str() != entry.blake3 {
+    let (_, hash) = hash_file(&file).map_err(unreadable)?;
+    if hash != entry.blake3 {
         return Err(changed(full, "its hash is another"));
     }
     Ok(())

@@ -34,7 +34,7 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
     let reproducer_file = args.reproducer.as_deref().map(Pending::file).transpose()?;
     let source = Source::of(&args.model);
     let start = Instant::now();
-    let ck = super::checkpoint(&source, p)?;
+    let ck = super::checkpoint(&source, args.build.weights, p)?;
     let classes: Vec<Class> = Class::ALL.into_iter().filter(|c| o.targets.iter().any(|t| t.class() == *c)).collect();
 
     let mut progress = |what: &str, done, of| p.progress(what, done, of);

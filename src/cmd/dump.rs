@@ -15,7 +15,7 @@ pub fn run(args: &DumpArgs, p: &mut Printer) -> Result<(), Stop> {
     if let Some(pass) = &args.after {
         passes::Manager::default().find(pass).map_err(|d| d.at("--after"))?;
     }
-    let ck = super::checkpoint(&Source::of(&args.model), p)?;
+    let ck = super::checkpoint(&Source::of(&args.model), args.build.weights, p)?;
     if let Some(pass) = &args.after {
         let text = pipeline::after(&ck, pass, target.class(), &o)?;
         return p.data(&text);

@@ -21,8 +21,8 @@ const NO_CACHE: &str = "`--cache-dir` names another folder, `--no-cache` none";
 pub struct Loaded {
     /// The model.
     pub checkpoint: Checkpoint,
-    /// Its tokenizer.
-    pub text: Text,
+    /// Its tokenizer; a model with random weights need not have one.
+    pub text: Option<Text>,
     /// What runs.
     pub program: Program,
     /// Where the program came from, for the report.
@@ -65,7 +65,7 @@ fn runner(args: &RunArgs) -> Result<Runner> {
 }
 
 /// Looks at a model before the work.
-pub type Look<'a> = &'a dyn Fn(&Checkpoint, &Text) -> Result<()>;
+pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 
 /// Gets the program, unless `look` finds that it could not be used.
 pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, p: &mut Printer) -> Result<Loaded, Stop> {
@@ -81,13 +81,13 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
             Runner::Interpreter => artifact.interpreted()?,
         };
         let ck = artifact.checkpoint()?;
-        let text = Text::load(&ck)?;
-        look(&ck, &text)?;
+        let text = tokenizer(&ck)?;
+        look(&ck, text.as_ref())?;
         return done(ck, text, program, "artifact");
     }
-    let ck = super::checkpoint(source, p)?;
-    let text = Text::load(&ck)?; // its faults are told before the work
-    look(&ck, &text)?;
+    let ck = super::checkpoint(source, args.build.weights, p)?;
+    let text = tokenizer(&ck)?; // its faults are told before the work
+    look(&ck, text.as_ref())?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     if runner == Runner::Interpreter {
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
@@ -98,7 +98,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     let target = if let Runner::Named(t) = runner { t } else { Target::host()? };
     o.targets = vec![target];
     let cache = if args.no_cache { None } else { Cache::locate(args.cache_dir.as_deref()) };
-    let key = cache.as_ref().map(|_| Cache::key(&ck.content_hash(), &o, target));
+    let key = cache.as_ref().map(|_| Cache::key(&ck.table_hash(), &o, target));
     let mut damaged = None;
     if let (Some(cache), Some(key)) = (&cache, &key) {
         let found = match cache.get(key, &mut progress) {
@@ -107,7 +107,10 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
             Lookup::Damaged(d) => Err(d),
         };
         match found {
-            Ok(Some(program)) => return done(ck, text, program, "cached"),
+            Ok(Some(program)) => {
+                ck.fits()?; // what compiling would have looked at
+                return done(ck, text, program, "cached");
+            }
             Ok(None) => {}
             Err(d) => damaged = Some(d),
         }
@@ -132,6 +135,14 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     done(ck, text, compiled.programs.remove(0), "compiled")
 }
 
+/// The tokenizer of a model.
+fn tokenizer(ck: &Checkpoint) -> Result<Option<Text>> {
+    if ck.random().is_some() && ck.file("tokenizer.json").is_none() {
+        return Ok(None);
+    }
+    Text::load(ck).map(Some)
+}
+
 /// An artifact was compiled with options of its own; those on the command line may only say the same.
 fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
     let differs = |what: String, is: &str| {
@@ -139,6 +150,9 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
             .hint("leave the option out, or compile the model anew with it"))
     };
     let on = |b: bool| if b { "on" } else { "off" };
+    if args.weights.is_some() && args.weights != m.model.seed() {
+        return differs("--weights".into(), &m.model.weights);
+    }
     let list = |names: &[String]| if names.is_empty() { "nothing".into() } else { names.join(", ") };
     if args.embed.as_ref().is_some_and(|e| *e != m.numerics.embed) {
         return differs("--embed".into(), &m.numerics.embed);

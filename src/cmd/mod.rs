@@ -53,9 +53,9 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
     }
 }
 
-/// The checkpoint that a command reads; what its user should know of it is told.
-fn checkpoint(source: &Source, p: &mut Printer) -> Result<Checkpoint> {
-    let ck = source.checkpoint()?;
+/// The checkpoint that a command reads, with a seed with weights made from that; what its user should know of it is told.
+fn checkpoint(source: &Source, weights: Option<u64>, p: &mut Printer) -> Result<Checkpoint> {
+    let ck = source.with_weights(weights)?;
     ck.warnings().iter().for_each(|d| p.warning(d));
     Ok(ck)
 }
