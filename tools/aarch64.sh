@@ -22,6 +22,6 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$triple/lib" ]; then
 fi
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 # Only their compiled kernels are to be fast, and these come with the artifact.
-export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=false
+export CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 cargo build --release --target "$triple" --no-default-features --bin isobit
 cargo build --release --target "$triple" -p isobit-runtime --example run_object
