@@ -13,19 +13,22 @@ build: setup
 # Every check. Needs no GPU.
 test: lint assembler aarch64
 	$(CARGO) test --release --workspace
+	tests/aarch64.sh
 
 # Every combination where `make test` takes a covering set.
 test-full: lint assembler aarch64
 	$(CARGO) test --release --workspace --features isobit/full-tests
+	tests/aarch64.sh
 
 # Every kernel of the demo model through NVIDIA's assembler, and its instruction counts.
 ptx-check: setup assembler
 	$(CARGO) test --release --test ptx_check -- --nocapture
 
 # Code for aarch64 under an emulator of that processor: kernels against their meaning, the demo model against this machine.
-aarch64-check: setup aarch64
+aarch64-check: aarch64
 	$(CARGO) test --release -p isobit-codegen
 	$(CARGO) test --release --test aarch64
+	tests/aarch64.sh
 
 bench: setup
 	$(CARGO) bench
