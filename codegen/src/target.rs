@@ -149,17 +149,8 @@ pub enum Target {
 
 impl Target {
     /// Names that [`Target::parse`] knows.
-    pub const NAMES: [&str; 9] = [
-        "sm_90",
-        "sm_121",
-        "host",
-        "x86-64-v3",
-        "x86-64-v4",
-        "x86-64-v4+vnni",
-        "aarch64",
-        "aarch64+dotprod",
-        "aarch64+i8mm",
-    ];
+    pub const NAMES: [&str; 9] =
+        ["sm_90", "sm_121", "host", "x86-64-v3", "x86-64-v4", "x86-64-v4+vnni", "aarch64", "aarch64+dotprod", "aarch64+i8mm"];
 
     /// The target of that name; `host` becomes a concrete instruction set.
     pub fn parse(name: &str) -> Result<Target> {

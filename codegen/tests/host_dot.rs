@@ -67,7 +67,8 @@ fn dots_are_simd() {
     for isa in [HostIsa::X86_64V3, HostIsa::X86_64V4] {
         let asm = host_assembly(&[&k], isa).unwrap();
         assert!(asm.contains("vpmaddwd") && asm.contains("vpmaddubsw") && !asm.contains("vpdpbusd"));
-    }    for (isa, has, not) in [
+    }
+    for (isa, has, not) in [
         (HostIsa::Aarch64, &["smull", "umull", "sadalp", "uadalp"][..], &["sdot", "udot"][..]),
         (HostIsa::Aarch64DotProd, &["sdot", "udot"], &["usdot", "mull"]),
         (HostIsa::Aarch64I8mm, &["sdot", "udot", "usdot"], &["mull"]),
