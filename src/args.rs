@@ -76,7 +76,7 @@ pub struct CompileArgs {
     /// The artifact to write; without it nothing is written and no code is made
     #[arg(short, long, value_name = "NAME.isobit")]
     pub output: Option<PathBuf>,
-    /// Targets, separated by commas: host, x86-64-v3, x86-64-v4, x86-64-v4+vnni, sm_90, sm_121
+    /// Targets, separated by commas: host, x86-64-v3, x86-64-v4, x86-64-v4+vnni, aarch64, aarch64+dotprod, aarch64+i8mm, sm_90, sm_121
     #[arg(long, value_name = "LIST", default_value = "host")]
     pub target: String,
     /// Print kernels per token, memory and switches, with fusion on and off

@@ -11,6 +11,7 @@ use ir::diag::{Diagnostic, Result};
 use models::Checkpoint;
 use models::hash::hash_file;
 use std::collections::BTreeSet;
+use std::env::consts::ARCH;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -109,14 +110,12 @@ impl Artifact {
             None => self.targets().into_iter().rev().find(|t| t.runs_here()),
         };
         match (found, target) {
-            (Some(t), _) if t.class() == Class::Host && !t.runs_here() => {
-                Err(Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`", t.name())).hint(hint))
-            }
+            (Some(t), _) if t.class() == Class::Host && !t.runs_here() => Err(t.refused_here().hint(hint)),
             (Some(t), _) => self.load(t),
             (None, Some(t)) => Err(Diagnostic::new("E0754", format!("there is no program for `{}` in this artifact", t.name()))
                 .at(self.dir.display())
                 .hint(hint)),
-            (None, None) => Err(Diagnostic::new("E0754", "no program in this artifact runs on this machine")
+            (None, None) => Err(Diagnostic::new("E0754", format!("no program in this artifact runs on this machine ({ARCH})"))
                 .at(self.dir.display())
                 .hint(hint)),
         }

@@ -49,7 +49,7 @@ pub fn check(args: &RunArgs) -> Result<CompileOptions> {
                 .hint("compile for it with `isobit compile`, and run on the host"));
         }
         Runner::Named(t) if !t.runs_here() => {
-            return Err(Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`", t.name())).at("--target"));
+            return Err(t.refused_here().at("--target"));
         }
         Runner::Named(t) => vec![t],
     };
