@@ -40,6 +40,11 @@ impl Cache {
         Some(Cache { dir })
     }
 
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The key of a program.
     pub fn key(content_hash: &str, options: &CompileOptions, target: Target) -> String {
         let format = artifact::FORMAT;
