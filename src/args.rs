@@ -228,6 +228,9 @@ pub struct OptArgs {
     /// Write the result to this file
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// If a pass fails, write what makes it fail again to this file
+    #[arg(long, value_name = "FILE")]
+    pub reproducer: Option<PathBuf>,
     /// Print one JSON object instead of the result: what each pass did, and the numbered decisions
     #[arg(long, conflicts_with = "after")]
     pub json: bool,

@@ -200,7 +200,9 @@ impl Memory {
                     }
                 }
                 BufferKind::Value { bytes, .. } if b.offset.is_none() => m.workspace += u64::from(bytes) * limits.chunk as u64,
-                _ => {}
+                BufferKind::Value { .. } => {}
+                BufferKind::Tokens => m.workspace += 4 * (limits.chunk as u64).next_multiple_of(16),
+                BufferKind::State => m.workspace += 64,
             }
         }
         m

@@ -94,8 +94,22 @@ impl Outcome {
     }
 }
 
+/// A run that stopped.
+pub struct Stopped {
+    /// Why.
+    pub diagnostic: Diagnostic,
+    /// What makes it stop again, if a pass failed.
+    pub reproducer: Option<String>,
+}
+
+impl From<Diagnostic> for Stopped {
+    fn from(diagnostic: Diagnostic) -> Stopped {
+        Stopped { diagnostic, reproducer: None }
+    }
+}
+
 /// Runs passes over a graph that was verified; verifies what comes out.
-pub fn run(graph: Graph, task: &Task) -> Result<Outcome> {
+pub fn run(graph: Graph, task: &Task) -> Result<Outcome, Stopped> {
     let named: Vec<String> = pipeline::computed(&graph).map(String::from).collect();
     let mut module = Module::new(graph);
     let mut verify = VerifyEach::with(pipeline::verify);
@@ -106,7 +120,10 @@ pub fn run(graph: Graph, task: &Task) -> Result<Outcome> {
     }
     looks.push(&mut print_after);
     let result = Manager::default().run(&mut module, &task.pipeline, &task.options, &mut looks);
-    let report = result.map_err(|failure| blame(*failure))?;
+    let report = result.map_err(|failure| {
+        let reproducer = failure.reproducer.as_ref().map(Reproducer::text);
+        Stopped { diagnostic: blame(*failure), reproducer }
+    })?;
     pipeline::check_keep(&task.options, &named, &module.graph)?;
     pipeline::verify(&module).map_err(|d| {
         let message = format!("the passes left a broken module: {}", d.message);

@@ -317,3 +317,49 @@ impl Instrument for Told<'_, '_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRAPH: &str = "graph \"t\" {\n  %0 = tokens : i32[T] \"tokens\"\n  %1 = weight : u4g32[64,64] \"w\"\n  \
+         %2 = embed %1 %0 {mode=factor, factor=8} : f32[T,64] \"x\"\n  %3 = mul_const %2 {c=1} : f32[T,64] \"y\"\n  \
+         %4 = mul_const %3 {c=2} : f32[T,64] \"z\"\n  output %4\n}\n";
+
+    #[test]
+    fn a_failing_pass_keeps_dumps_decisions_and_a_reproducer() {
+        let mut module = Module::new(ir::graph::text::parse(GRAPH).unwrap());
+        let mut watch = Watch { dump: true, ..Watch::default() };
+        let pipeline = Pipeline::parse("fold,dce,memory-plan").unwrap();
+        let d = run(&mut module, &pipeline, &Options::default(), "", 10, &mut watch).unwrap_err();
+        assert_eq!(d.code, "E0721");
+        let names: Vec<&str> = watch.dumps.iter().map(|(f, _)| f.as_str()).collect();
+        assert_eq!(names, ["000-input.graph", "010-fold.graph", "index.txt"]);
+        assert!(watch.reproducer.as_ref().unwrap().contains("// pipeline: fold,dce,memory-plan\n"));
+        let decision = Decision { number: 11, taken: true, what: watch.decisions[0].what.clone() };
+        assert_eq!(watch.decisions, [decision]);
+        assert!(watch.last_decision().starts_with("last decision taken: 11 of 11, fold: "), "{}", watch.last_decision());
+    }
+
+    #[test]
+    fn a_limit_names_the_last_decision_that_was_taken() {
+        let mut watch = Watch::default();
+        for (line, before) in [("take (1) fold: a", 0), ("take (2) cse: b", 0), ("skip (1) lower: c", 2), ("nonsense", 0)] {
+            watch.decisions.extend(Decision::of(line, before, if before > 0 { "host" } else { "" }));
+        }
+        assert_eq!(watch.last_decision(), "last decision taken: 2 of 3, cse: b");
+        assert_eq!(watch.decisions[2].what, "host lower: c");
+        assert_eq!(Watch::default().last_decision(), "last decision taken: none of 0");
+    }
+
+    #[test]
+    fn a_keep_of_nothing_is_refused_and_what_a_pass_took_out_is_named() {
+        let graph = ir::graph::text::parse(GRAPH).unwrap();
+        let keep = |p: &str| Options { keep: [p.to_string()].into(), ..Options::default() };
+        let gone = ["x".to_string(), "old".to_string()];
+        assert!(check_keep(&keep("*"), &gone, &graph).is_ok() && check_keep(&keep("z"), &gone, &graph).is_ok());
+        let d = check_keep(&keep("o*"), &gone, &graph).unwrap_err();
+        assert!(d.code == "E0770" && d.hint.contains("took old out"), "{d}");
+        assert!(check_keep(&keep("w"), &gone, &graph).unwrap_err().hint.contains("isobit dump"), "a weight is no value");
+    }
+}

@@ -24,6 +24,7 @@ pub fn run(args: &OptArgs, p: &mut Printer) -> Result<(), Stop> {
     resolve_passes(&args.build, &mut o)?;
     let schedule = args.target.as_deref().map(Target::parse).transpose()?.map(|t| t.class().schedule());
     let output = args.output.as_deref().map(Pending::file).transpose()?;
+    let reproducer = args.reproducer.as_deref().map(Pending::file).transpose()?;
     let file = if args.file == "-" { "standard input".to_string() } else { Path::new(&args.file).display().to_string() };
     let text = text_of(args, &file)?;
     let recipe = opt::recipe(&text)?;
@@ -50,7 +51,16 @@ pub fn run(args: &OptArgs, p: &mut Printer) -> Result<(), Stop> {
     let input = opt::read(&text, &file).map_err(|all| report(all, p))?;
     let (result, stats) = match input {
         Input::Graph(g) => {
-            let done = opt::run(g, &task)?;
+            let done = match opt::run(g, &task) {
+                Ok(done) => done,
+                Err(stopped) => {
+                    if let (Some(pending), Some(text)) = (reproducer, stopped.reproducer) {
+                        files::write(pending.path(), text.as_bytes())?;
+                        pending.commit()?;
+                    }
+                    return Err(stopped.diagnostic.into());
+                }
+            };
             (shown(&done, &task), stats(&done))
         }
         other if task.pipeline.entries.is_empty() => (opt::print(&other), json!({"passes": [], "decisions": []})),
