@@ -137,6 +137,6 @@ pub fn print(input: &Input) -> String {
     match input {
         Input::Graph(g) => ir::graph::text::print(g),
         Input::Plan(p) => ir::plan::text::print_whole(p),
-        Input::Kernels(all) => all.iter().map(|k| ir::kernel::text::print(k) + "\n").collect(),
+        Input::Kernels(all) => all.iter().map(ir::kernel::text::print).collect::<Vec<_>>().join("\n"),
     }
 }

@@ -151,7 +151,7 @@ fn memory() -> Check {
             "memory",
             State::Ok,
             format!("{} of {} available", gib(free), gib(total)),
-            "`isobit inspect MODEL --context N` says what a model takes",
+            "",
         ),
         _ => Check::new("memory", State::Missing, "unknown", ""),
     }
@@ -221,7 +221,7 @@ fn cache() -> Check {
         return Check::new("cache", State::Missing, "no home folder, so nothing is kept", hint);
     };
     let dir = cache.dir();
-    let above = dir.ancestors().find(|d| d.is_dir()).unwrap_or(Path::new("/"));
+    let above = dir.ancestors().find(|d| files::is_there(d)).unwrap_or(Path::new("/"));
     // Asked by doing it: rights alone do not tell.
     let writable = files::Pending::file(&above.join("isobit-doctor")).is_ok();
     if !writable {

@@ -219,7 +219,7 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
             ("numerics", m.numerics.hash.clone()),
             ("embedding, cache", format!("{}, {}", m.numerics.embed, m.numerics.cache)),
             ("determinism", m.options.determinism.clone()),
-            ("files", format!("{}, {}", m.files.len(), size(bytes))),
+            ("files", m.files.len().to_string()),
         ],
         &mut out,
     );

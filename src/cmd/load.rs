@@ -1,6 +1,6 @@
 //! From what `isobit run` is given to a program that can run: an artifact, an entry of the cache, or a compilation.
 
-use super::{Stop, resolve};
+use super::{Stop, options, resolve};
 use crate::args::{BuildArgs, RunArgs};
 use crate::artifact::{Artifact, Manifest};
 use crate::cache::{Cache, Lookup};
@@ -75,6 +75,9 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     if let Source::Artifact(dir) = source {
         let artifact = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
         agree(&args.build, artifact.manifest()).map_err(|d| d.at(dir.display()))?;
+        if args.print_options {
+            p.message(options::of_artifact(artifact.manifest()).trim_end());
+        }
         let program = match runner {
             Runner::Best => artifact.program(None)?,
             Runner::Named(t) => artifact.program(Some(t))?,
@@ -84,6 +87,9 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let text = Text::load(&ck)?;
         look(&ck, &text)?;
         return done(ck, text, program, "artifact");
+    }
+    if args.print_options {
+        p.message(options::text(&args.build, &o).trim_end());
     }
     let ck = source.checkpoint()?;
     let text = Text::load(&ck)?; // its faults are told before the work

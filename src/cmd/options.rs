@@ -3,6 +3,7 @@
 
 use super::{Stop, resolve};
 use crate::args::{BuildArgs, OptionsArgs};
+use crate::artifact::Manifest;
 use crate::options::{CompileOptions, FUSING, embed_name};
 use crate::printer::Printer;
 use passes::{Level, Manager, Options, Pass};
@@ -56,17 +57,38 @@ fn effective(args: &BuildArgs, o: &CompileOptions) -> Vec<Effective> {
 
 /// As a table.
 pub fn text(args: &BuildArgs, o: &CompileOptions) -> String {
-    let mut out = format!("{:<15} {:<9} from\n", "option", "value");
-    for e in effective(args, o) {
-        let value = match &e.value {
-            Value::Bool(on) => if *on { "on" } else { "off" }.to_string(),
-            Value::String(s) => s.clone(),
-            Value::Null => "-".into(),
-            Value::Array(a) if a.is_empty() => "-".into(),
-            Value::Array(a) => a.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
-            other => other.to_string(),
-        };
-        let _ = writeln!(out, "{:<15} {value:<9} {}", e.name, e.from);
+    table(&effective(args, o))
+}
+
+/// Those that an artifact was compiled with, as a table.
+pub fn of_artifact(m: &Manifest) -> String {
+    let o = &m.options;
+    let list = |names: &[String]| json!(names);
+    let mut all = vec![("embed", json!(m.numerics.embed)), ("determinism", json!(o.determinism))];
+    // In the order of the passes, as everywhere.
+    let manager = Manager::default();
+    all.extend(manager.passes().filter_map(|p| Some((p.name(), json!(o.switches.get(p.name())?)))));
+    all.push(("disable-rule", list(&o.rules_off)));
+    all.push(("keep", list(&o.keep)));
+    all.push(("pass-limit", json!(o.pass_limit)));
+    all.push(("launch-cost", json!(o.launch_cost)));
+    let from = || "artifact".to_string();
+    table(&all.into_iter().map(|(name, value)| Effective { name: name.into(), value, from: from() }).collect::<Vec<_>>())
+}
+
+fn table(all: &[Effective]) -> String {
+    let shown = |e: &Effective| match &e.value {
+        Value::Bool(on) => if *on { "on" } else { "off" }.to_string(),
+        Value::String(s) => s.clone(),
+        Value::Null => "-".into(),
+        Value::Array(a) if a.is_empty() => "-".into(),
+        Value::Array(a) => a.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    };
+    let wide = all.iter().map(|e| shown(e).len()).max().unwrap_or(0).max(5);
+    let mut out = format!("{:<15} {:<wide$} from\n", "option", "value");
+    for e in all {
+        let _ = writeln!(out, "{:<15} {:<wide$} {}", e.name, shown(e), e.from);
     }
     out
 }

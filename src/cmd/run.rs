@@ -34,9 +34,6 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let (source, prompt) = model_and_prompt(args)?;
     let input = input(args, prompt)?;
     let options = load::check(args)?;
-    if args.print_options {
-        p.message(super::options::text(&args.build, &options).trim_end());
-    }
     // What is wrong with the place is told now rather than after the work.
     let logits = args.logits.as_deref().map(Pending::file).transpose()?;
     let look = |ck: &Checkpoint, text: &Text| {
