@@ -30,16 +30,8 @@ pub enum Part {
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 8] = [
-        Part::Embedding,
-        Part::PerLayer,
-        Part::Attention,
-        Part::Dense,
-        Part::Router,
-        Part::Experts,
-        Part::Norms,
-        Part::Head,
-    ];
+    pub const ALL: [Part; 8] =
+        [Part::Embedding, Part::PerLayer, Part::Attention, Part::Dense, Part::Router, Part::Experts, Part::Norms, Part::Head];
 
     /// For people.
     pub fn name(self) -> &'static str {
@@ -100,7 +92,13 @@ fn part(g: &Graph, id: NodeId, user: &Op) -> Part {
     let n = g.node(id);
     let has = |s: &str| n.name.contains(s);
     match user {
-        _ if has("per_layer_") => if n.ty.shape.len() > 1 { Part::PerLayer } else { Part::Norms },
+        _ if has("per_layer_") => {
+            if n.ty.shape.len() > 1 {
+                Part::PerLayer
+            } else {
+                Part::Norms
+            }
+        }
         Op::Embed { .. } => Part::Embedding,
         Op::ExpertLinear | Op::QExpertLinear { .. } => Part::Experts,
         _ if has("router.") => Part::Router,

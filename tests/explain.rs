@@ -12,7 +12,8 @@ fn root() -> &'static Path {
 /// Sources of all crates, without tests: path and text.
 fn sources() -> Vec<(String, String)> {
     let mut out = vec![];
-    let mut todo: Vec<PathBuf> = ["src", "ir/src", "passes/src", "codegen/src", "runtime/src", "models/src"].map(PathBuf::from).into();
+    let mut todo: Vec<PathBuf> =
+        ["src", "ir/src", "passes/src", "codegen/src", "runtime/src", "models/src"].map(PathBuf::from).into();
     while let Some(dir) = todo.pop() {
         for entry in std::fs::read_dir(root().join(&dir)).unwrap() {
             let path = dir.join(entry.unwrap().file_name());

@@ -132,8 +132,7 @@ fn target() -> Check {
         Err(d) => Check::new("target", State::TooOld, d.message, d.hint).needed(),
         Ok(best) => {
             let hosts: Vec<Target> = Target::ALL.into_iter().filter(|t| t.class() == Class::Host).collect();
-            let beyond: Vec<&str> =
-                hosts.iter().skip_while(|t| **t != best).skip(1).map(|t| t.name()).collect();
+            let beyond: Vec<&str> = hosts.iter().skip_while(|t| **t != best).skip(1).map(|t| t.name()).collect();
             let hint = match (beyond.is_empty(), names(false)) {
                 (true, _) => String::new(),
                 (false, lacks) => format!("for {} the processor lacks {lacks}", beyond.join(", ")),
@@ -147,12 +146,7 @@ fn memory() -> Check {
     let kib = |key| fact("/proc/meminfo", key).and_then(|v| v.split(' ').next()?.parse::<f64>().ok());
     let gib = |kib: f64| format!("{:.1} GiB", kib / f64::from(1 << 20));
     match (kib("MemTotal"), kib("MemAvailable")) {
-        (Some(total), Some(free)) => Check::new(
-            "memory",
-            State::Ok,
-            format!("{} of {} available", gib(free), gib(total)),
-            "",
-        ),
+        (Some(total), Some(free)) => Check::new("memory", State::Ok, format!("{} of {} available", gib(free), gib(total)), ""),
         _ => Check::new("memory", State::Missing, "unknown", ""),
     }
 }
@@ -203,7 +197,9 @@ fn assembler() -> Check {
 fn linker() -> Check {
     let dirs = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let dirs: Vec<PathBuf> = std::env::split_paths(&dirs)
-        .chain(["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", ".tools/lib"].map(PathBuf::from))
+        .chain(
+            ["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", ".tools/lib"].map(PathBuf::from),
+        )
         .collect();
     let is = |name: &str| name.starts_with("libnvJitLink.so");
     let entries = dirs.iter().flat_map(|d| std::fs::read_dir(d).into_iter().flatten().flatten());

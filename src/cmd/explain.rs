@@ -27,7 +27,7 @@ pub fn run(args: &ExplainArgs, p: &mut Printer) -> Result<(), Stop> {
         return if args.json { p.line(&rule_json(rule).to_string()) } else { p.data(&rule_text(rule)) };
     }
     let codes = explain::sections().iter().flat_map(|s| &s.entries).map(|e| e.code.as_str());
-    let mut near: Vec<&str> = 
+    let mut near: Vec<&str> =
         codes.chain(manager.passes().map(|p| p.name())).chain(rules.iter().map(|r| r.name.as_str())).collect();
     near.sort_by_key(|name| distance(name, word));
     near.truncate(3);

@@ -215,7 +215,10 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
         "artifact",
         &[
             ("written by", format!("isobit {}, format {}", m.isobit, m.format)),
-            ("model", format!("{}, {model}, content {}", m.model.family, &m.model.content_hash[..16.min(m.model.content_hash.len())])),
+            (
+                "model",
+                format!("{}, {model}, content {}", m.model.family, &m.model.content_hash[..16.min(m.model.content_hash.len())]),
+            ),
             ("numerics", m.numerics.hash.clone()),
             ("embedding, cache", format!("{}, {}", m.numerics.embed, m.numerics.cache)),
             ("determinism", m.options.determinism.clone()),
