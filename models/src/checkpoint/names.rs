@@ -88,8 +88,13 @@ fn makes_shared_keys(name: &str, config: &Config) -> bool {
 }
 
 fn prefix(entries: &BTreeMap<String, Entry>, place: &str) -> Result<&'static str> {
-    let found: Vec<&'static str> =
+    let mut found: Vec<&'static str> =
         PREFIXES.into_iter().filter(|p| entries.contains_key(&format!("{p}embed_tokens.weight"))).collect();
+    if found.is_empty() {
+        // The shard with the embedding may be what is missing: then the layers tell, and all that is missing can be listed.
+        let layers = |p: &&str| entries.range(format!("{p}layers.")..format!("{p}layers/")).next().is_some();
+        found = PREFIXES.into_iter().filter(layers).collect();
+    }
     match found.as_slice() {
         [one] => Ok(one),
         [] => {

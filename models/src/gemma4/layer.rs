@@ -30,15 +30,16 @@ struct Size {
 }
 
 /// `per_layer_config`: per layer, field by field.
-struct Overrides {
+struct Overrides<'a> {
     /// There is such a section.
     given: bool,
+    kinds: &'a [LayerKind],
     by_layer: Vec<BTreeMap<&'static str, Size>>,
 }
 
-impl Overrides {
-    fn parse(f: &Fields, kinds: &[LayerKind]) -> Result<Overrides> {
-        let mut out = Overrides { given: false, by_layer: kinds.iter().map(|_| BTreeMap::new()).collect() };
+impl<'a> Overrides<'a> {
+    fn parse(f: &Fields, kinds: &'a [LayerKind]) -> Result<Overrides<'a>> {
+        let mut out = Overrides { given: false, kinds, by_layer: kinds.iter().map(|_| BTreeMap::new()).collect() };
         let section = match f.get("per_layer_config")? {
             None => return Ok(out),
             Some(Value::Object(section)) => section,
@@ -97,9 +98,9 @@ impl Overrides {
         Ok(())
     }
 
-    /// Whether some layer has its own value of a field.
-    fn mentions(&self, field: &str) -> bool {
-        self.by_layer.iter().any(|l| l.contains_key(field))
+    /// Whether some full layer has its own value of a field.
+    fn full_ones_have(&self, field: &str) -> bool {
+        self.by_layer.iter().zip(self.kinds).any(|(l, k)| *k == LayerKind::Full && l.contains_key(field))
     }
 
     /// Layer `i`'s value of a field, which is `field` for all layers.
@@ -118,10 +119,9 @@ impl Overrides {
             None if self.given => None,
             None => return Err(missing(f.place, global)),
         };
-        let own = self.by_layer[i].get(field);
         match everywhere {
             None => self.size(f, i, field, max),
-            Some(g) if own.is_none() && !self.mentions(field) => Ok(g),
+            Some(g) if !self.full_ones_have(field) => Ok(g),
             Some(g) => {
                 // One reference then reads `per_layer_config` alone.
                 let s = self.size(f, i, field, max)?;
