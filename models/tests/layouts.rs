@@ -165,8 +165,8 @@ hint: a shard seems missing, or config.json belongs to another model; experts ma
     let mut files_there = t.files(&Layout { shards: 2, ..HF });
     files_there.remove(1);
     let e = error(files_there);
-    says(e.clone(), "built-in checkpoint: 24 tensors are missing:\n  model.embed_tokens.weight [48, 128] (`vocab_size`)");
-    says(e.clone(), "\n  and 4 more\nhint: the index names shards that are not here: model-00001-of-00002.safetensors");
+    says(e.clone(), "built-in checkpoint: 25 tensors are missing:\n  model.embed_tokens.weight [48, 128] (`vocab_size`)");
+    says(e.clone(), "\n  and 5 more\nhint: the index names shards that are not here: model-00001-of-00002.safetensors");
     assert_eq!(e.lines().count(), 23);
     // One expert of four.
     let single = Layout { experts: Experts::Single, ..HF };

@@ -4,6 +4,7 @@
 
 pub mod fault;
 pub mod formats;
+pub mod fixture;
 pub mod golden;
 pub mod pairwise;
 pub mod run;
