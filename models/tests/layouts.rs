@@ -121,7 +121,10 @@ fn what_is_not_read_is_listed() {
     let mut more = t.stored(&MLX);
     more.insert("optimizer.step".into(), ("F32", vec![1], vec![0; 4]));
     let ck = open(files(&t.config(&MLX), &more, 1));
-    says(ck.warnings()[0].to_string(), "1 tensors are neither of the text decoder nor of a known tower, optimizer.step the first");
+    says(
+        ck.warnings()[0].to_string(),
+        "1 tensors are neither of the text decoder nor of a known tower, optimizer.step the first",
+    );
     graph(&ck, EmbedMode::Exact).unwrap();
 }
 
@@ -175,7 +178,9 @@ hint: a shard seems missing, or config.json belongs to another model; experts ma
     let e = error(files(&t.config(&single), &fewer, 1));
     says(e, "a tensor is missing:\n  model.layers.0.experts.3.up_proj.weight [128, 128] (`enable_moe_block`)");
     // An expert too many, and a layer too many.
-    for (name, shape) in [("model.layers.0.experts.4.up_proj.weight", &[128usize, 128][..]), ("model.layers.2.layer_scalar", &[1])] {
+    for (name, shape) in
+        [("model.layers.0.experts.4.up_proj.weight", &[128usize, 128][..]), ("model.layers.2.layer_scalar", &[1])]
+    {
         let mut more = t.stored(&single);
         more.insert(name.into(), ("BF16", shape.to_vec(), vec![0; 2 * shape.iter().product::<usize>()]));
         let name = name.strip_prefix("model.").unwrap();
@@ -241,7 +246,10 @@ fn silent_configurations_and_stale_indexes_are_warnings() {
         )
     );
     let renamed = good.replace("layers.0.layer_scalar", "layers.9.layer_scalar");
-    says(index(renamed.clone()), "lists 1 tensors that no shard holds (language_model.model.layers.9.layer_scalar), leaves out 1 tensors (");
+    says(
+        index(renamed.clone()),
+        "lists 1 tensors that no shard holds (language_model.model.layers.9.layer_scalar), leaves out 1 tensors (",
+    );
     says(index("{".into()), "this index cannot be read (damaged JSON: EOF");
     says(index("[]".into()), "this index is not an object");
     says(index(r#"{"weight_map": {"a": 1}}"#.into()), "this index has no `weight_map` from tensors to files");

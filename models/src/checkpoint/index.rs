@@ -25,13 +25,19 @@ pub(super) struct Stale {
 pub(super) fn compare(bytes: &[u8], place: &str, shards: &BTreeSet<&str>, entries: &BTreeMap<String, Entry>) -> Stale {
     let warn = |message: String| {
         let message = format!("{message}; tensors are found by the headers of the shards instead");
-        Some(Diagnostic::new("E0234", message).at(place).hint("the index is of another state of this checkpoint: download it again"))
+        Some(
+            Diagnostic::new("E0234", message)
+                .at(place)
+                .hint("the index is of another state of this checkpoint: download it again"),
+        )
     };
     let map = match json::parse(bytes, MAX_INDEX, place) {
         Err(d) => return Stale { warning: warn(format!("this index cannot be read ({})", d.message)), ..Stale::default() },
         Ok(Value::Object(mut o)) => match o.remove("weight_map") {
             Some(Value::Object(m)) if m.values().all(Value::is_string) => m,
-            _ => return Stale { warning: warn("this index has no `weight_map` from tensors to files".into()), ..Stale::default() },
+            _ => {
+                return Stale { warning: warn("this index has no `weight_map` from tensors to files".into()), ..Stale::default() };
+            }
         },
         Ok(_) => return Stale { warning: warn("this index is not an object".into()), ..Stale::default() },
     };

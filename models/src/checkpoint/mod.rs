@@ -158,7 +158,8 @@ impl Checkpoint {
         if config.quantization.is_none()
             && let Some(name) = names.full.keys().find(|n| n.ends_with(".scales"))
         {
-            let m = format!("config.json says nothing of quantization, but {name} exists: bits and groups are taken from the shapes");
+            let m =
+                format!("config.json says nothing of quantization, but {name} exists: bits and groups are taken from the shapes");
             warnings.push(Diagnostic::new("E0262", m).at(&config_place));
         }
         let expected = tensors(&config).into_iter().map(|e| (e.name.clone(), e)).collect();

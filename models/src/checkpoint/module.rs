@@ -164,9 +164,8 @@ impl Checkpoint {
 
     /// Where the module at a canonical path is stored: empty if nowhere. Parts of it may still be missing.
     pub(super) fn sources(&self, path: &str, lead: &[usize]) -> Result<Vec<Source>> {
-        let whole = |base: String, lead: &[usize]| {
-            vec![Source { base, lead: lead.to_vec(), rows: 0..lead.last().copied().unwrap_or(0) }]
-        };
+        let whole =
+            |base: String, lead: &[usize]| vec![Source { base, lead: lead.to_vec(), rows: 0..lead.last().copied().unwrap_or(0) }];
         let mut found: Vec<Vec<Source>> = vec![];
         if self.has(path) {
             found.push(whole(path.into(), lead));
@@ -303,9 +302,11 @@ fn derive(weight: &Tensor, scales: &Tensor, biases: &Tensor, lead: &[usize], col
     let bits = words.checked_mul(32).filter(|n| cols > 0 && n.is_multiple_of(cols)).map(|n| n / cols);
     let Some(bits) = bits.and_then(|b| u32::try_from(b).ok()).filter(|b| BITS.contains(b)) else {
         let m = format!("{words} words a row of {cols} are not codes of 2, 3, 4, 5, 6 or 8 bits");
-        return Err(Diagnostic::new("E0231", m)
-            .at(weight.place())
-            .hint(format!("4 bits would be {} words, 8 bits {}", cols / 8, cols / 4)));
+        return Err(Diagnostic::new("E0231", m).at(weight.place()).hint(format!(
+            "4 bits would be {} words, 8 bits {}",
+            cols / 8,
+            cols / 4
+        )));
     };
     let group = if cols.is_multiple_of(groups) { u32::try_from(cols / groups).ok() } else { None };
     let Some(group) = group.filter(|g| GROUPS.contains(g)) else {

@@ -82,9 +82,10 @@ fn is_tower(name: &str) -> bool {
 fn makes_shared_keys(name: &str, config: &Config) -> bool {
     let Some((layer, rest)) = name.strip_prefix("layers.").and_then(|r| r.split_once('.')) else { return false };
     let shares = layer.parse().ok().and_then(|i: usize| config.layers.get(i)).is_some_and(|l| l.kv_from.is_some());
-    shares && ["k_proj.", "v_proj.", "k_norm.", "v_norm."].iter().any(|m| {
-        rest.strip_prefix("self_attn.").is_some_and(|r| r.starts_with(m))
-    })
+    shares
+        && ["k_proj.", "v_proj.", "k_norm.", "v_norm."]
+            .iter()
+            .any(|m| rest.strip_prefix("self_attn.").is_some_and(|r| r.starts_with(m)))
 }
 
 fn prefix(entries: &BTreeMap<String, Entry>, place: &str) -> Result<&'static str> {

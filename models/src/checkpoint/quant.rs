@@ -119,8 +119,7 @@ mod tests {
         // The same rows in two pieces.
         let (w, sb, bb) = (codes.split_at(64), s.split_at(4), b.split_at(4));
         let (words, scales, biases) = (vec![w.0, w.1], vec![sb.0, sb.1], vec![bb.0, bb.1]);
-        let m =
-            Module::Affine { bits: 8, group: 32, stack: 2, rows: 1, cols: 64, dtype: Dtype::BF16, words, scales, biases };
+        let m = Module::Affine { bits: 8, group: 32, stack: 2, rows: 1, cols: 64, dtype: Dtype::BF16, words, scales, biases };
         assert_eq!((dequant_f64(&m, 0, 0).unwrap(), dequant_f64(&m, 1, 0).unwrap()), (first, second));
     }
 

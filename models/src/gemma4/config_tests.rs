@@ -194,7 +194,11 @@ fn released_configurations() {
         assert_eq!(from, shared, "{name}");
         for l in &c.layers {
             let full = l.kind == LayerKind::Full;
-            assert_eq!((l.head_dim, l.window == 0, l.k_eq_v), (if full { 512 } else { 256 }, full, full && shared.is_empty()), "{name}");
+            assert_eq!(
+                (l.head_dim, l.window == 0, l.k_eq_v),
+                (if full { 512 } else { 256 }, full, full && shared.is_empty()),
+                "{name}"
+            );
         }
     }
     let c = parse(&released("configs", "e2b")).unwrap();
@@ -235,7 +239,10 @@ fn layers_of_their_own_sizes() {
     assert_eq!(l[5], Layer { head_dim: 16, heads: 16, ..base[5] });
     assert_eq!((l[0], l[7]), (Layer { heads: 16, ..base[0] }, base[7]));
     // What a layer repeats, it does not change.
-    assert_eq!(overridden(json!({"1": {"hidden_size": 256, "sliding_window": 128}, "7": {"sliding_window": 128}})).unwrap(), base);
+    assert_eq!(
+        overridden(json!({"1": {"hidden_size": 256, "sliding_window": 128}, "7": {"sliding_window": 128}})).unwrap(),
+        base
+    );
 
     let fails = |v: Value, part: &str| {
         let e = overridden(v).expect_err(part);
@@ -248,11 +255,17 @@ fn layers_of_their_own_sizes() {
     fails(json!({"1": 4}), "`per_layer_config.1` is 4, expected an object");
     fails(json!({"1": {"head_dim": 0}}), "`per_layer_config.1.head_dim` is 0, expected an integer from 1");
     fails(json!({"1": {"head_dim": 33}}), "`per_layer_config.1.head_dim` is 33, expected an even number");
-    fails(json!({"1": {"hidden_size": 512}}), "`per_layer_config.1.hidden_size` is 512, but this cannot differ by layer\nhint: a layer can");
+    fails(
+        json!({"1": {"hidden_size": 512}}),
+        "`per_layer_config.1.hidden_size` is 512, but this cannot differ by layer\nhint: a layer can",
+    );
     fails(json!({"1": {"skip": ["mlp"]}}), "`per_layer_config.1.skip` is [\"mlp\"], but this cannot");
     fails(json!({"7": {"sliding_window": 64}}), "`per_layer_config.7.sliding_window` is 64, but layer 7 sees every position");
     fails(json!({"1": {"num_key_value_heads": 3}}), "= 8 is not a multiple of `per_layer_config.1.num_key_value_heads` = 3");
-    fails(json!({"1": {"head_dim": 16}, "01": {"head_dim": 64}}), "`per_layer_config.1.head_dim` is 16 but `per_layer_config.01.head_dim` is 64, and both mean layer 1");
+    fails(
+        json!({"1": {"head_dim": 16}, "01": {"head_dim": 64}}),
+        "`per_layer_config.1.head_dim` is 16 but `per_layer_config.01.head_dim` is 64, and both mean layer 1",
+    );
     fails(json!({"7": {"head_dim": 128}}), "`global_head_dim` is 64 but `");
     let mut c = demo();
     c["text_config"]["num_kv_shared_layers"] = json!(2);

@@ -204,10 +204,7 @@ pub(super) fn layers(f: &Fields) -> Result<Vec<Layer>> {
 /// The layer whose keys and values layer `i` reads: the last one of the same type that has its own.
 fn source(f: &Fields, own: &[Layer], i: usize, layer: &Layer, shared: usize) -> Result<usize> {
     let Some(from) = own.iter().rposition(|l| l.kind == layer.kind) else {
-        let m = format!(
-            "`num_kv_shared_layers` = {shared}: no earlier layer is {:?}, so there is nothing to share",
-            layer.kind
-        );
+        let m = format!("`num_kv_shared_layers` = {shared}: no earlier layer is {:?}, so there is nothing to share", layer.kind);
         return Err(contradiction(f.place, m));
     };
     let sizes = |l: &Layer| (l.kv_heads, l.head_dim, l.window);

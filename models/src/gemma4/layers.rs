@@ -183,8 +183,7 @@ impl Build<'_> {
         let k = self.node(&n("attn.k"), Op::Rope(rope), &[k])?;
         let v = if l.k_eq_v { raw } else { self.linear(&n("attn.v_proj"), x, &n("self_attn.v_proj"))? };
         let v = self.norm(&n("attn.v"), v, None, l.head_dim)?;
-        let kv =
-            Op::Kv { layer: i as u32, heads: l.kv_heads as u32, dim: l.head_dim as u32, window: l.window as u32 };
+        let kv = Op::Kv { layer: i as u32, heads: l.kv_heads as u32, dim: l.head_dim as u32, window: l.window as u32 };
         let kv = self.node(&format!("kv.{i}"), kv, &[])?;
         self.node(&n("attn.kv"), Op::KvWrite, &[kv, k, v])
     }

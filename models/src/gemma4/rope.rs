@@ -21,7 +21,8 @@ pub(super) fn rope(f: &Fields, kind: LayerKind) -> Result<Rope> {
     };
     let entries = entries(f, layer, kind)?;
     let stated = |key: &str| -> Vec<(String, &Value)> {
-        let of = |(name, e): &(String, &'_ Map<String, Value>)| e.get(key).filter(|v| !v.is_null()).map(|_| format!("`{name}.{key}`"));
+        let of =
+            |(name, e): &(String, &'_ Map<String, Value>)| e.get(key).filter(|v| !v.is_null()).map(|_| format!("`{name}.{key}`"));
         entries.iter().filter_map(|e| Some((of(e)?, &e.1[key]))).collect()
     };
     // The place of a value in messages is the section that a user would look for.
@@ -45,8 +46,7 @@ pub(super) fn rope(f: &Fields, kind: LayerKind) -> Result<Rope> {
         None if !(kind == LayerKind::Sliding && entries.is_empty()) => return Err(missing(f.place, &name("rope_type"))),
         _ => {}
     }
-    let number =
-        |key: &str, v: Option<&Value>, max: f64| v.map(|v| positive(f.place, &name(key), v, max)).transpose();
+    let number = |key: &str, v: Option<&Value>, max: f64| v.map(|v| positive(f.place, &name(key), v, max)).transpose();
     let partial = match kind {
         LayerKind::Sliding => agreed(f.place, &stated("partial_rotary_factor"))?,
         LayerKind::Full => with_flat("partial_rotary_factor", "partial_rotary_factor")?,

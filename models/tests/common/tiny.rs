@@ -185,7 +185,14 @@ impl Tiny {
         for (e, n) in &self.tensors {
             let base = format!("{}{}", layout.prefix, e.name);
             let Some((layer, proj)) = base.split_once(".experts.switch_glu.") else {
-                put(&mut out, &base, e.role == Role::Vector && e.name.ends_with("scale") || e.name.ends_with("scalar"), layout, &e.shape, n);
+                put(
+                    &mut out,
+                    &base,
+                    e.role == Role::Vector && e.name.ends_with("scale") || e.name.ends_with("scalar"),
+                    layout,
+                    &e.shape,
+                    n,
+                );
                 continue;
             };
             match (layout.experts, proj) {
