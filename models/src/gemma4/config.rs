@@ -173,7 +173,7 @@ impl Config {
             eos,
             bos: f.id("bos_token_id", vocab_size)?.ok_or_else(|| missing(place, "bos_token_id"))?,
             pad: f.id("pad_token_id", vocab_size)?,
-            quantization: QuantConfig::parse(top, place)?,
+            quantization: QuantConfig::parse(&f)?,
         })
     }
 

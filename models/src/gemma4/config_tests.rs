@@ -124,6 +124,13 @@ fn duplicates_must_agree() {
     let mut c = demo();
     c["quantization_config"]["bits"] = json!(8);
     assert!(parse(&c).unwrap_err().message.contains("`quantization` and `quantization_config` differ"));
+    // One copy will do, also in text_config.
+    let mut c = demo();
+    let section = c.as_object_mut().unwrap().remove("quantization").unwrap();
+    c["text_config"]["quantization"] = section;
+    assert_eq!(parse(&c).unwrap(), parse(&demo()).unwrap());
+    c.as_object_mut().unwrap().remove("quantization_config");
+    assert_eq!(parse(&c).unwrap(), parse(&demo()).unwrap());
     // eos ids may differ: they are joined.
     let mut c = demo();
     c["text_config"]["eos_token_id"] = json!(7);

@@ -1,6 +1,6 @@
 //! The `quantization` section of an MLX configuration: default bits and group, and exceptions by module.
 
-use super::fields::{contradiction, count, missing, unexpected, unsupported};
+use super::fields::{Fields, contradiction, count, missing, same, unexpected, unsupported};
 use crate::json::show;
 use ir::diag::Result;
 use serde_json::{Map, Value};
@@ -37,12 +37,12 @@ impl QuantConfig {
         self.overrides.get(module).copied().unwrap_or(Some((self.bits, self.group_size)))
     }
 
-    /// Reads `quantization` and its copy `quantization_config`.
-    pub(super) fn parse(top: &Map<String, Value>, place: &str) -> Result<Option<QuantConfig>> {
-        let find = |key: &str| top.get(key).filter(|v| !v.is_null());
-        let (key, value) = match (find("quantization"), find("quantization_config")) {
+    /// Reads `quantization` and its copies: `quantization_config`, and either of them in `text_config`.
+    pub(super) fn parse(f: &Fields) -> Result<Option<QuantConfig>> {
+        let place = f.place;
+        let (key, value) = match (f.get("quantization")?, f.get("quantization_config")?) {
             (None, None) => return Ok(None),
-            (Some(a), Some(b)) if a != b => {
+            (Some(a), Some(b)) if !same(a, b) => {
                 return Err(contradiction(place, "`quantization` and `quantization_config` differ".into())
                     .hint("they are two copies of the same section: remove the wrong one"));
             }
