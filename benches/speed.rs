@@ -73,7 +73,7 @@ fn read_bandwidth(words: &[u64], threads: usize, turns: usize) -> f64 {
 fn graph(rows: u32, cols: u32, bits: u32) -> Graph {
     let mut g = Graph::new("gemv");
     let once = |elem, shape: &[u32]| Type { elem, rows: Rows::Once, shape: shape.to_vec() };
-    let affine = Elem::Affine { bits, group: 64 };
+    let affine = Elem::Affine { bits, group: 64, scales: ir::graph::Dtype::Bf16 };
     let ids = g.add("tokens", Op::Tokens, &[], Type { elem: Elem::I32, rows: Rows::Tokens, shape: vec![] });
     let table = g.add("table", Op::Weight, &[], once(affine, &[32, cols]));
     let x = g.add("x", Op::Embed { mode: EmbedMode::Exact, factor: 3.0 }, &[table, ids], Type::tokens(&[cols]));
@@ -95,7 +95,7 @@ fn object(plan: &Plan, isa: HostIsa) -> Vec<u8> {
 
 /// Packed weights of random codes with small scales.
 fn random_weights(pack: &Pack) -> Vec<u8> {
-    let Pack::Affine(l) = pack else { return vec![0; 64] };
+    let Pack::Matrix(l) = pack else { return vec![0; 64] };
     let mut words = vec![0u32; l.bytes() as usize / 4];
     let mut x = 0x9e37_79b9_7f4a_7c15u64;
     let step = l.step_words() as usize;
@@ -121,7 +121,7 @@ fn gemv(rows: u32, cols: u32, bits: u32, isa: HostIsa, threads: usize) {
         .weights
         .iter()
         .filter(|w| w.tensor == "w")
-        .map(|w| if let Pack::Affine(l) = w.pack { l.bytes() } else { 0 })
+        .map(|w| if let Pack::Matrix(l) = w.pack { l.bytes() } else { 0 })
         .sum::<u64>();
     let copies = (1u64 << 30).div_ceil(matrix_bytes).min(64) as usize;
     let buffers: Vec<_> = plan

@@ -26,7 +26,7 @@ impl PlanStats {
     /// Of a plan and the checkpoint it was made from.
     pub fn new(plan: &Plan, ck: &Checkpoint) -> PlanStats {
         let bytes = |w: &ir::plan::PackedWeight| match &w.pack {
-            Pack::Affine(l) => l.bytes(),
+            Pack::Matrix(l) => l.bytes(),
             Pack::Rope(p) => u64::from(p.dim) * 4,
             Pack::Plain => {
                 let t = ck.tensor(&format!("{}.weight", w.tensor)).or_else(|| ck.tensor(&w.tensor));

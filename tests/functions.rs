@@ -10,11 +10,11 @@ use common::run::{Place, bytes, floats, joined, step};
 use common::weights::{Kind, Made};
 use common::*;
 use ir::graph::op::{EmbedMode, Op};
-use ir::graph::{Elem as GElem, Graph, NodeId, Rows, Type};
+use ir::graph::{Dtype, Elem as GElem, Graph, NodeId, Rows, Type};
 use ir::kernel::build::Builder;
 use ir::kernel::{Elem, IntOp, Kernel, Mem, V};
 use ir::math::quant::{group_exponent, join, magnitude_bits, planes, quantize};
-use ir::math::{Arith, Func, Scalar, sincos_pos};
+use ir::math::{Arith, Func, Scalar, f16_high, f16_low, sincos_pos};
 use ir::order::ReductionOrder;
 use ir::plan::Plan;
 use passes::Options;
@@ -249,6 +249,25 @@ fn buffers(c: &Case) -> Vec<Vec<u8>> {
     c.inputs.iter().map(|x| bytes(x.iter().copied())).chain(out).collect()
 }
 
+/// All binary16 numbers, in either half of a word.
+fn halves() -> Case {
+    let x: Vec<u32> = (0..N as u32).map(|i| (i & 0xffff) | i.wrapping_mul(0x9e37_79b9) & 0xffff_0000).collect();
+    let wide = |h: u32| {
+        // By the definition, in float64: exact.
+        let (sign, e, m) = (if h >> 15 == 1 { -1.0 } else { 1.0 }, h >> 10 & 31, f64::from(h & 0x3ff));
+        let v = match e {
+            0 => m * 2f64.powi(-24),
+            31 if m == 0.0 => f64::INFINITY,
+            31 => f64::NAN,
+            _ => (1024.0 + m) * 2f64.powi(e as i32 - 25),
+        };
+        ((sign * v) as f32).to_bits()
+    };
+    let want = vec![x.iter().map(|w| wide(w & 0xffff)).collect(), x.iter().map(|w| wide(w >> 16)).collect()];
+    let kernel = elementwise("halves", &[Elem::I32], &[Elem::F32; 2], |b, x| vec![f16_low(b, x[0]), f16_high(b, x[0])]);
+    Case { kernel, inputs: vec![x], want, is_float: vec![true; 2] }
+}
+
 /// Products with 1 and 2, which the builder writes as LLVM would: a model may have such a softcap.
 fn easy_factors() -> Case {
     let x = inputs(80);
@@ -264,7 +283,7 @@ fn easy_factors() -> Case {
 #[test]
 fn interpreter_plain_rust_and_host_code_agree() {
     let mut cases = functions();
-    cases.extend([rotary(), fixed_point(), joins(), easy_factors()]);
+    cases.extend([rotary(), fixed_point(), joins(), halves(), easy_factors()]);
     let kernels: Vec<Kernel> = cases.iter().map(|c| c.kernel.clone()).collect();
     let all = Plan { kernels: kernels.clone(), ..Plan::default() };
     let targets = host_targets();
@@ -316,14 +335,14 @@ fn product(bits: u32, group: u32) -> Graph {
     let parts: Vec<NodeId> = ["high", "middle", "low"]
         .iter()
         .map(|n| {
-            let table = weight(&mut g, &format!("{n}.table"), GElem::Affine { bits: 8, group: 32 }, TOKENS);
+            let table = weight(&mut g, &format!("{n}.table"), GElem::Affine { bits: 8, group: 32, scales: Dtype::Bf16 }, TOKENS);
             g.add(n, Op::Embed { mode: EmbedMode::Exact, factor: FACTOR }, &[table, ids], Type::tokens(&[width]))
         })
         .collect();
     let x = g.add("upper", Op::Add, &parts[..2], Type::tokens(&[width]));
     let x = g.add("x", Op::Add, &[x, parts[2]], Type::tokens(&[width]));
     let q = g.add("x.q24", Op::Quantize { group }, &[x], Type::tokens(&[width]).with(GElem::Q24 { group }));
-    let w = weight(&mut g, "w", GElem::Affine { bits, group }, ROWS);
+    let w = weight(&mut g, "w", GElem::Affine { bits, group, scales: Dtype::Bf16 }, ROWS);
     let order = Some(ReductionOrder::contiguous(4));
     let y = g.add("y", Op::QLinear { order }, &[q, w], Type::tokens(&[ROWS]));
     g.outputs = vec![y];

@@ -113,6 +113,9 @@ impl fmt::Display for ReductionOrder {
     }
 }
 
+/// Elements of a unit of a matmul with plain weights: what a lane takes at a time. A constant of the numerics.
+pub const LINEAR_UNIT: u32 = 8;
+
 /// Positions of one block of the key axis: one key a lane. A constant of the numerics.
 pub const KV_BLOCK: u32 = 32;
 

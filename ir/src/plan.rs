@@ -6,7 +6,7 @@ pub mod verify;
 
 use crate::graph::Rows;
 use crate::kernel::Kernel;
-use crate::layout::AffineLayout;
+use crate::layout::MatrixLayout;
 
 /// Words of the state buffer (i32 each).
 pub mod state {
@@ -79,8 +79,8 @@ pub struct Buffer {
 pub enum Pack {
     /// As it is in the file (bf16, f16 or f32 vectors), padded with zeros to a multiple of 64 bytes.
     Plain,
-    /// Affine codes in a kernel layout.
-    Affine(AffineLayout),
+    /// A matrix, or a stack of them, in a kernel layout.
+    Matrix(MatrixLayout),
     /// No tensor of the checkpoint: f32 `[dim/2]` frequencies, then `[dim/2]` of what the rounding left.
     Rope(crate::graph::op::RopeParams),
 }

@@ -3,7 +3,7 @@
 mod graph_common;
 
 use graph_common::{Rng, Weights, show};
-use ir::graph::interp::{Fixed, Session, Value, WeightSource};
+use ir::graph::interp::{Dtype, Fixed, Session, Value, WeightSource};
 use ir::graph::text::parse;
 
 /// Runs `body` on tables of rows that enter as %2, %4, ...; the tokens are 0, 1, 2, ... The value named "out".
@@ -52,17 +52,20 @@ fn plain(w: &Weights, name: &str) -> Vec<f64> {
     (0..p.shape.iter().product::<u32>() as usize).map(|i| f64::from(p.at(i))).collect()
 }
 
-/// All weights of an affine tensor in float64, by another way of reading words than the interpreter's.
+/// All weights of an affine tensor in float64, by another way of reading codes than the interpreter's: bit by bit.
 fn dequantized(w: &Weights, name: &str) -> Vec<f64> {
     let a = w.affine(name).unwrap();
-    let bf16 = |b: &[u8], g: usize| f64::from(half::bf16::from_le_bytes([b[2 * g], b[2 * g + 1]]).to_f32());
-    let per = 32 / a.bits as usize;
+    let (words, scales, biases) = (a.words.concat(), a.scales.concat(), a.biases.concat());
+    let number = |b: &[u8], g: usize| match a.scale_dtype {
+        Dtype::Bf16 => f64::from(half::bf16::from_le_bytes([b[2 * g], b[2 * g + 1]]).to_f32()),
+        Dtype::F16 => f64::from(half::f16::from_le_bytes([b[2 * g], b[2 * g + 1]]).to_f32()),
+        Dtype::F32 => f64::from(f32::from_le_bytes(b[4 * g..4 * g + 4].try_into().unwrap())),
+    };
+    let bit = |k: usize| u32::from(words[k / 8]) >> (k % 8) & 1;
     (0..(a.stack * a.rows * a.cols) as usize)
         .map(|i| {
-            let at = 4 * (i / per);
-            let word = u32::from_le_bytes(a.words[at..at + 4].try_into().unwrap());
-            let q = word >> (a.bits * (i % per) as u32) & ((1 << a.bits) - 1);
-            bf16(a.scales, i / a.group as usize) * f64::from(q) + bf16(a.biases, i / a.group as usize)
+            let q: u32 = (0..a.bits as usize).map(|k| bit(i * a.bits as usize + k) << k).sum();
+            number(&scales, i / a.group as usize) * f64::from(q) + number(&biases, i / a.group as usize)
         })
         .collect()
 }
@@ -149,7 +152,7 @@ fn quantize() {
 #[test]
 fn qlinear() {
     let mut r = Rng(4);
-    for (bits, group) in [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)] {
+    for (bits, group) in [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128), (2, 32), (3, 64), (5, 128), (6, 32)] {
         let mut x = random(&mut r, 3 * 384, 2.0);
         x[2 * 384 + 130] = f32::NAN;
         for order in ORDERS {
@@ -174,18 +177,68 @@ fn qlinear() {
 }
 
 #[test]
-fn linear_is_float64_rounded_once() {
+fn linear_with_affine_weights_is_float64_rounded_once() {
     let mut r = Rng(5);
     let x = random(&mut r, 2 * 64, 2.0);
-    for elem in ["u4g32", "u8g64", "bf16", "f32"] {
-        let body = format!(" %20 = weight : {elem}[5,64] \"w\"\n %22 = linear %2 %20 : f32[T,5] \"out\"");
+    for elem in ["u2g32", "u3g64", "u4g32", "u4g32:f16", "u5g32:f32", "u6g64", "u8g64", "u8g64:f16"] {
+        let body = format!(" %20 = weight : {elem}[5,64] \"w\"\n %22 = linear %2 %20 {{order=none}} : f32[T,5] \"out\"");
         let (out, w) = run(&[(64, &x)], &body);
-        let w = if elem.starts_with('u') { dequantized(&w, "w") } else { plain(&w, "w") };
+        let w = dequantized(&w, "w");
         for (i, &got) in out.f32s().unwrap().iter().enumerate() {
             let dot: f64 = (0..64).map(|j| f64::from(x[i / 5 * 64 + j]) * w[i % 5 * 64 + j]).sum();
             assert_eq!(got, dot as f32);
         }
     }
+}
+
+/// Chains of fma: lane by lane as the text of the order says, each over its units of eight.
+#[test]
+fn linear_with_plain_weights_is_chains_of_fma() {
+    let mut r = Rng(15);
+    for cols in [64, 104, 20] {
+        let x = random(&mut r, 2 * cols, 2.0);
+        for elem in ["bf16", "f16", "f32"] {
+            let mut seen = vec![];
+            for (text, lanes, strided) in
+                [("none", 1, true), ("contiguous", 8, false), ("contiguous", 4, false), ("strided", 4, true)]
+            {
+                let order = if text == "none" { text.into() } else { format!("sum(lanes={lanes}, take={text}, tree=pair)") };
+                let body =
+                    format!(" %20 = weight : {elem}[5,{cols}] \"w\"\n %22 = linear %2 %20 {{order={order}}} : f32[T,5] \"out\"");
+                let (out, w) = run(&[(cols, &x)], &body);
+                let (out, w) = (out.f32s().unwrap().to_vec(), plain(&w, "w"));
+                let (units, mut acc) = (cols.div_ceil(8), vec![]);
+                for (i, &got) in out.iter().enumerate() {
+                    let (mut chains, mut exact, mut size) = (vec![0f32; lanes], 0.0, 0.0);
+                    for j in 0..cols {
+                        let lane = if strided { j / 8 % lanes } else { j / 8 / units.div_ceil(lanes) };
+                        let (x, w) = (x[i / 5 * cols + j], w[i % 5 * cols + j]);
+                        chains[lane] = (w as f32).mul_add(x, chains[lane]);
+                        exact += f64::from(x) * w;
+                        size += (f64::from(x) * w).abs();
+                    }
+                    while chains.len() > 1 {
+                        let half = chains.len() / 2;
+                        chains = (0..half).map(|l| chains[l] + chains[l + half]).collect();
+                    }
+                    assert_eq!(got.to_bits(), chains[0].to_bits(), "{elem} {cols} {order}");
+                    close(got, exact, 1e-6 * size);
+                    acc.push(got.to_bits());
+                }
+                seen.push(acc);
+            }
+            assert!(cols < 64 || seen[0] != seen[1] && seen[1] != seen[2], "orders show: {elem} {cols}");
+        }
+    }
+}
+
+#[test]
+fn slice() {
+    let mut r = Rng(16);
+    let x = random(&mut r, 3 * 20, 1.0);
+    let (out, _) = run(&[(20, &x)], " %20 = slice %2 {start=7, len=5} : f32[T,5] \"out\"");
+    let want: Vec<f32> = x.chunks(20).flat_map(|r| r[7..12].to_vec()).collect();
+    assert_eq!(out.f32s().unwrap(), want);
 }
 
 #[test]
@@ -195,10 +248,10 @@ fn experts() {
     let head = " %10 = weight : bf16[6] \"scale\"\n %11 = route %4 %10 {k=3} : route[T,3] \"route\"\n \
                  %12 = weight : u4g32[6,64,64] \"a\"\n %13 = quantize %2 {group=32} : q24g32[T,64] \"xq\"\n \
                  %14 = qexpert_linear %13 %12 %11 {order=none} : f32[T,3,64] \"y\"\n \
-                 %15 = expert_linear %2 %12 %11 : f32[T,3,64] \"y64\"\n";
+                 %15 = expert_linear %2 %12 %11 {order=none} : f32[T,3,64] \"y64\"\n";
     let second = " %16 = quantize %14 {group=64} : q24g64[T,3,64] \"yq\"\n %17 = weight : u8g64[6,9,64] \"b\"\n \
                   %18 = qexpert_linear %16 %17 %11 {order=none} : f32[T,3,9] \"d\"\n \
-                  %19 = expert_linear %14 %17 %11 : f32[T,3,9] \"d64\"\n";
+                  %19 = expert_linear %14 %17 %11 {order=none} : f32[T,3,9] \"d64\"\n";
     let value = |name: &str| {
         let body = (head.to_string() + second).replace(&format!("\"{name}\""), "\"out\"");
         run(&[(64, &x), (6, &z)], &body)
@@ -266,7 +319,7 @@ fn embed() {
     let mut r = Rng(7);
     let x = random(&mut r, 32, 1.0);
     for (mode, factor) in [("exact", 7.3f32), ("factor", 7.3), ("bf16", 7.3)] {
-        for elem in ["u4g32", "u8g32", "bf16", "f16", "f32"] {
+        for elem in ["u4g32", "u8g32", "u3g32", "u5g32:f16", "bf16", "f16", "f32"] {
             let body = format!(
                 " %20 = weight : {elem}[1,32] \"w\"\n %21 = embed %20 %0 {{mode={mode}, factor=\"{factor}\"}} : \
                  f32[T,32] \"out\""

@@ -7,7 +7,8 @@ use ir::diag::Diagnostic;
 use ir::graph::Rows;
 use ir::graph::op::RopeParams;
 use ir::kernel::Kernel;
-use ir::layout::AffineLayout;
+use ir::graph::Dtype;
+use ir::layout::{Format, MatrixLayout};
 use ir::order::{ReductionOrder, Take, Tree};
 use ir::plan::text::{parse, parse_whole, print, print_whole};
 use ir::plan::verify::{CODES, verify};
@@ -125,7 +126,10 @@ fn random_plan(r: &mut Rng, kernels: &[Kernel]) -> Plan {
             1 => Pack::Rope(RopeParams { dim: any(r), rotated: any(r), theta: 1e6 + f64::from(any(r)) / 3.0, factor: -0.0 }),
             _ => {
                 let (bits, group, stack, rows, cols) = (any(r), any(r), any(r), any(r), any(r));
-                Pack::Affine(AffineLayout { bits, group, stack, rows, cols, order, chain_lanes: any(r), vec: any(r) })
+                let dtype = r.pick(&[Dtype::Bf16, Dtype::F16, Dtype::F32]);
+                let affine = Format::Affine { bits, group, scales: dtype };
+                let format = if r.below(2) == 0 { affine } else { Format::Plain(dtype) };
+                Pack::Matrix(MatrixLayout { format, stack, rows, cols, order, chain_lanes: any(r), vec: any(r) })
             }
         };
         p.weights.push(PackedWeight { tensor: name(r), pack });

@@ -5,7 +5,7 @@ mod graph_common;
 use graph_common::{MODEL, Rng, show};
 use ir::graph::op::{EmbedMode, Op, RopeParams};
 use ir::graph::text::{parse, print};
-use ir::graph::{Elem, Graph, NodeId, Rows, Stage, Type};
+use ir::graph::{Dtype, Elem, Graph, NodeId, Rows, Stage, Type};
 use ir::order::{AttentionOrder, ReductionOrder, Take, Tree};
 
 fn order(r: &mut Rng) -> ReductionOrder {
@@ -33,14 +33,14 @@ fn double(r: &mut Rng) -> f64 {
 
 fn op(r: &mut Rng) -> Op {
     let n = |r: &mut Rng| r.next() as u32 >> r.below(32);
-    match r.below(22) {
+    match r.below(23) {
         0 => Op::Tokens,
         1 => Op::Weight,
         2 => Op::Kv { layer: n(r), heads: n(r), dim: n(r), window: n(r) },
         3 => Op::Embed { mode: r.pick(&[EmbedMode::Exact, EmbedMode::Factor, EmbedMode::Bf16]), factor: float(r) },
         4 => Op::RmsNorm { dim: n(r), eps: float(r), order: maybe(r, order) },
-        5 => Op::Linear,
-        6 => Op::ExpertLinear,
+        5 => Op::Linear { order: maybe(r, order) },
+        6 => Op::ExpertLinear { order: maybe(r, order) },
         7 => Op::Quantize { group: n(r) },
         8 => Op::QLinear { order: maybe(r, order) },
         9 => Op::QExpertLinear { order: maybe(r, order) },
@@ -57,6 +57,7 @@ fn op(r: &mut Rng) -> Op {
         17 => Op::Route { k: n(r) },
         18 => Op::ExpertSum,
         19 => Op::Select,
+        21 => Op::Slice { start: n(r), len: n(r) },
         20 => Op::Softcap { cap: float(r) },
         _ => Op::Argmax,
     }
@@ -74,7 +75,7 @@ fn ty(r: &mut Rng) -> Type {
         1 => Elem::Bf16,
         2 => Elem::F16,
         3 => Elem::I32,
-        4 => Elem::Affine { bits: a, group: b },
+        4 => Elem::Affine { bits: a, group: b, scales: r.pick(&[Dtype::Bf16, Dtype::F16, Dtype::F32]) },
         5 => Elem::Q24 { group: a },
         6 => Elem::Route,
         _ => Elem::Kv,

@@ -63,7 +63,7 @@ const NODES: &[(&str, &str, &str, &str)] = &[
     ("\"l0.normed\"", "dim=64", "dim=0", "E0309"),
     ("\"l0.normed\"", "eps=0x358637bd", "eps=-1", "E0309"),
     ("\"l0.normed.q\"", "group=64", "group=16", "E0309"),
-    ("\"embed_tokens\"", "u4g64", "u5g64", "E0309"),
+    ("\"embed_tokens\"", "u4g64", "u7g64", "E0309"),
     ("\"embed_tokens\"", "u4g64", "u4g16", "E0309"),
     ("\"embed\"", "factor=0x40e9999a", "factor=0x7f800000", "E0309"),
     ("\"l0.router.in\"", "c=0x3e000000", "c=0x7fc00000", "E0309"),
@@ -141,7 +141,7 @@ fn orders_are_required_on_demand() {
     }
     // What is not lowered yet sums in no fixed order.
     let order = "{order=sum(lanes=4, take=contiguous, tree=pair)}";
-    let text = change(MODEL, "\"l0.q\"", &format!("qlinear %5 %6 {order}"), "linear %4 %6");
+    let text = change(MODEL, "\"l0.q\"", &format!("qlinear %5 %6 {order}"), &format!("linear %4 %6 {order}"));
     assert_eq!(verify(&parse(&text).unwrap()), Ok(()));
     expect(&text, "E0311", &strict);
 }

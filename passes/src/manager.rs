@@ -330,12 +330,13 @@ mod tests {
     #[test]
     fn a_refused_input_names_the_pass_and_a_broken_input_no_pass() {
         let mut m = Module::new(moe_model(1));
-        let w = m.graph.by_name("lm_head_proj").unwrap();
-        m.graph.node_mut(w).ty.elem = ir::graph::Elem::Bf16;
+        let norm = m.graph.by_name("norm").unwrap();
+        let order = Some(ir::order::ReductionOrder { lanes: 3, ..ir::order::ReductionOrder::CHAIN });
+        m.graph.node_mut(norm).op = ir::graph::op::Op::RmsNorm { dim: 256, eps: 1e-6, order };
         let manager = Manager::default();
         let f = manager.run(&mut m, &Pipeline::graph(), &Options::default(), &mut []).unwrap_err();
-        assert_eq!((f.pass.as_str(), f.internal, f.diagnostic.code), ("quant-lower", false, "E0711"));
-        assert_eq!(f.reproducer.unwrap().pipeline, "order-operands,fold,cse,dce,quant-lower");
+        assert_eq!((f.pass.as_str(), f.internal, f.diagnostic.code), ("pin-reductions", false, "E0713"));
+        assert_eq!(f.reproducer.unwrap().pipeline, "order-operands,fold,cse,dce,quant-lower,pin-reductions");
         m.graph.outputs.clear();
         let f = manager.run(&mut m, &Pipeline::graph(), &Options::default(), &mut [&mut VerifyEach::new()]).unwrap_err();
         assert!(f.internal && f.pass.is_empty() && f.diagnostic.message.starts_with("the input is broken"));

@@ -2,6 +2,7 @@
 //! independent, and each launch becomes a run of consecutive stages.
 
 use crate::fuse::region::rows_of;
+use crate::lower::shared::{SHARED_BUDGET, of_stage, pooled};
 use crate::options::Options;
 use crate::pass::{Effect, Module, Pass, PassCx};
 use ir::diag::{Diagnostic, Result};
@@ -23,10 +24,12 @@ pub struct Candidate {
     pub solo: bool,
     /// Nodes it computes, ascending: stages that compute common ones are preferred as partners.
     pub nodes: Vec<u32>,
+    /// Shared arrays, the greatest first.
+    pub shared: Vec<u32>,
 }
 
 /// Groups stages into launches, in order of execution. Greedy: the ready stage with the longest way to the end opens a
-/// launch, then ready partners join, those with the most common nodes first; ties go to the lower index.
+/// launch, then ready partners join while shared memory lasts, those with the most common nodes first; ties go to the lower index.
 pub fn group(stages: &[Candidate], max: usize) -> Vec<Vec<usize>> {
     if max <= 1 {
         return (0..stages.len()).map(|i| vec![i]).collect();
@@ -52,7 +55,12 @@ pub fn group(stages: &[Candidate], max: usize) -> Vec<Vec<usize>> {
                 (std::cmp::Reverse(common), std::cmp::Reverse(height[i]), i)
             };
             partners.sort_by_key(rank);
-            launch.extend(partners.into_iter().take(max - 1));
+            for p in partners {
+                let parts: Vec<Vec<u32>> = launch.iter().chain([&p]).map(|&i| stages[i].shared.clone()).collect();
+                if launch.len() < max && pooled(&parts) <= SHARED_BUDGET {
+                    launch.push(p);
+                }
+            }
         }
         launch.sort_unstable();
         for &i in &launch {
@@ -87,7 +95,7 @@ pub fn candidates(g: &Graph, stages: &[Stage]) -> Vec<Candidate> {
             nodes.sort_unstable();
             let solo = s.nodes.iter().any(|&n| matches!(g.node(n).op, Op::Attention { .. } | Op::Argmax));
             let rows = s.stores.iter().map(|&n| rows_of(g, n) as u8).max().unwrap_or(0);
-            Candidate { waits, rows, solo, nodes }
+            Candidate { waits, rows, solo, nodes, shared: of_stage(g, &s.nodes) }
         })
         .collect()
 }
@@ -154,7 +162,7 @@ mod tests {
     use super::*;
 
     fn c(waits: &[usize], rows: u8, solo: bool, nodes: &[u32]) -> Candidate {
-        Candidate { waits: waits.to_vec(), rows, solo, nodes: nodes.to_vec() }
+        Candidate { waits: waits.to_vec(), rows, solo, nodes: nodes.to_vec(), shared: vec![] }
     }
 
     #[test]
@@ -162,6 +170,14 @@ mod tests {
         let s = [c(&[], 1, false, &[1]), c(&[], 1, false, &[2]), c(&[], 1, false, &[1, 3]), c(&[], 1, false, &[1, 4])];
         assert_eq!(group(&s, 3), [vec![0, 2, 3], vec![1]]);
         assert_eq!(group(&s, 1).len(), 4);
+    }
+
+    #[test]
+    fn shared_memory_limits_a_launch() {
+        let mut s = vec![c(&[], 1, false, &[]); 3];
+        let k = 1024;
+        (s[0].shared, s[1].shared, s[2].shared) = (vec![30 * k, k], vec![20 * k, 20 * k], vec![28 * k, 10 * k]);
+        assert_eq!(group(&s, 3), [vec![0, 2], vec![1]], "30 + 20 KB are too much, 30 + 10 are not");
     }
 
     #[test]

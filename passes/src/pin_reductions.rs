@@ -8,10 +8,12 @@ use ir::graph::op::Op;
 use ir::order::{AttentionOrder, ReductionOrder};
 
 /// Reductions that have an order, in words; [`pin`] is the same as code.
-pub const POLICY: [(&str, &str); 4] = [
+pub const POLICY: [(&str, &str); 6] = [
     ("rmsnorm", "strided, one lane per element up to 256: the greatest power of two in dim, at least 32; pairs"),
     ("qlinear", "4 contiguous runs of groups; pairs"),
     ("qexpert_linear", "4 contiguous runs of groups; pairs"),
+    ("linear", "plain weights: 8 contiguous runs of units of 8 elements; pairs"),
+    ("expert_linear", "as linear"),
     ("attention", "splits of 256 keys; dot: 4 contiguous runs, pairs; sum of a block: 32 strided lanes, pairs"),
 ];
 
@@ -24,6 +26,9 @@ pub fn norm_order(dim: u32) -> ReductionOrder {
 /// Order over the groups of a matmul's row.
 pub const MATMUL: ReductionOrder = ReductionOrder::contiguous(4);
 
+/// Order over the units of a row of plain weights.
+pub const PLAIN: ReductionOrder = ReductionOrder::contiguous(8);
+
 /// Order of attention.
 pub const ATTENTION: AttentionOrder =
     AttentionOrder { split: 256, dot: ReductionOrder::contiguous(4), sum: ReductionOrder::strided(32) };
@@ -33,9 +38,12 @@ pub fn pin(g: &mut Graph) -> u64 {
     let mut n = 0;
     for id in g.ids().collect::<Vec<_>>() {
         let before = is_open(&g.node(id).op);
+        // One with affine weights has no order before its lowering.
+        let plain = g.node(id).inputs.get(1).is_some_and(|&w| g.node(w).ty.dtype().is_some());
         match &mut g.node_mut(id).op {
             Op::RmsNorm { dim, order, .. } => *order = order.or(Some(norm_order(*dim))),
             Op::QLinear { order } | Op::QExpertLinear { order } => *order = order.or(Some(MATMUL)),
+            Op::Linear { order } | Op::ExpertLinear { order } if plain => *order = order.or(Some(PLAIN)),
             Op::Attention { order, .. } => *order = order.or(Some(ATTENTION)),
             _ => {}
         }
@@ -44,12 +52,15 @@ pub fn pin(g: &mut Graph) -> u64 {
     n
 }
 
-/// A reduction whose order nobody has pinned. A linear layer before its lowering has none to pin.
+/// A reduction whose order nobody has pinned.
 pub fn is_open(op: &Op) -> bool {
     match op {
-        Op::RmsNorm { order, .. } | Op::QLinear { order } | Op::QExpertLinear { order } => order.is_none(),
+        Op::RmsNorm { order, .. }
+        | Op::Linear { order }
+        | Op::ExpertLinear { order }
+        | Op::QLinear { order }
+        | Op::QExpertLinear { order } => order.is_none(),
         Op::Attention { order, .. } => order.is_none(),
-        Op::Linear | Op::ExpertLinear => true,
         _ => false,
     }
 }
@@ -78,9 +89,11 @@ impl Pass for PinReductions {
         for id in m.graph.ids() {
             let n = m.graph.node(id);
             let checked = match &n.op {
-                Op::RmsNorm { order: Some(o), .. } | Op::QLinear { order: Some(o) } | Op::QExpertLinear { order: Some(o) } => {
-                    o.check()
-                }
+                Op::RmsNorm { order: Some(o), .. }
+                | Op::Linear { order: Some(o) }
+                | Op::ExpertLinear { order: Some(o) }
+                | Op::QLinear { order: Some(o) }
+                | Op::QExpertLinear { order: Some(o) } => o.check(),
                 Op::Attention { order: Some(o), .. } => o.check(),
                 _ => Ok(()),
             };

@@ -3,7 +3,7 @@
 
 use crate::options::{Level, Options};
 use crate::pass::{Effect, Module, Pass, PassCx};
-use ir::diag::{Diagnostic, Result};
+use ir::diag::Result;
 use ir::graph::op::Op;
 use ir::graph::{Elem, Graph, NodeId};
 use std::collections::BTreeMap;
@@ -17,7 +17,8 @@ impl Pass for QuantLower {
     }
     fn about(&self) -> &'static str {
         "Linear layers with affine weights become a quantization of the activation row to 24-bit fixed point and a matmul on \
-         exact integers inside each group. Activations that several layers read are quantized once."
+         exact integers inside each group. Activations that several layers read are quantized once. Layers with plain weights \
+         stay as they are: chains of fma in f32."
     }
     fn effect(&self) -> Effect {
         Effect::Rounding
@@ -34,12 +35,11 @@ impl Pass for QuantLower {
                 known.insert((g.node(id).inputs[0], group), id);
             }
         }
-        let todo: Vec<NodeId> =
-            g.topo().into_iter().filter(|&id| matches!(g.node(id).op, Op::Linear | Op::ExpertLinear)).collect();
+        let todo: Vec<NodeId> = g.topo().into_iter().filter(|&id| is_affine_matmul(g, id)).collect();
         for &id in &todo {
             let n = g.node(id).clone();
             let (x, w) = (n.inputs[0], n.inputs[1]);
-            let Elem::Affine { group, .. } = g.node(w).ty.elem else { return Err(unquantized(g, id, w)) };
+            let Elem::Affine { group, .. } = g.node(w).ty.elem else { continue };
             let q = match known.get(&(x, group)) {
                 Some(&q) => q,
                 None => {
@@ -53,8 +53,12 @@ impl Pass for QuantLower {
             };
             let mut inputs = n.inputs.clone();
             inputs[0] = q;
-            let expert = n.op == Op::ExpertLinear;
-            g.node_mut(id).op = if expert { Op::QExpertLinear { order: None } } else { Op::QLinear { order: None } };
+            let (expert, op) = match n.op {
+                Op::ExpertLinear { order } => (true, Op::QExpertLinear { order }),
+                Op::Linear { order } => (false, Op::QLinear { order }),
+                _ => continue,
+            };
+            g.node_mut(id).op = op;
             g.set_inputs(id, &inputs);
             cx.stat(if expert { "expert-matmuls" } else { "matmuls" }, 1);
         }
@@ -68,11 +72,11 @@ fn free_name(g: &Graph, x: NodeId, group: u32) -> String {
     if g.by_name(&name).is_none() { name } else { format!("{name}.g{group}") }
 }
 
-fn unquantized(g: &Graph, id: NodeId, w: NodeId) -> Diagnostic {
-    let elem = format!("{:?}", g.node(w).ty.elem).to_lowercase();
-    Diagnostic::new("E0711", format!("linear layers with {elem} weights are not supported yet (weight `{}`)", g.node(w).name))
-        .at(&g.node(id).name)
-        .hint("use a checkpoint with affine-quantized weights (MLX 4 or 8 bits)")
+/// A linear layer that is to be lowered.
+fn is_affine_matmul(g: &Graph, id: NodeId) -> bool {
+    let n = g.node(id);
+    let affine = |w: &NodeId| matches!(g.node(*w).ty.elem, Elem::Affine { .. });
+    matches!(n.op, Op::Linear { .. } | Op::ExpertLinear { .. }) && n.inputs.get(1).is_some_and(affine)
 }
 
 #[cfg(test)]
@@ -101,15 +105,19 @@ mod tests {
     }
 
     #[test]
-    fn plain_weights_are_refused() {
+    fn plain_weights_stay_and_orders_are_kept() {
         let mut s = Sketch::new("t");
         s.linear = true;
         let x = s.embed("x", 64);
-        let a = s.linear("a", x, 64);
+        let (a, b) = (s.linear("a", x, 64), s.linear("b", x, 64));
         let w = s.g.by_name("a_proj").unwrap();
         s.g.node_mut(w).ty.elem = Elem::Bf16;
-        let d = run_alone(&QuantLower, &mut Module::new(s.unpinned(&[a])), &Options::default()).unwrap_err();
-        assert_eq!(d.code, "E0711");
-        assert!(d.message.contains("not supported yet"), "{d}");
+        let own = Some(ir::order::ReductionOrder::contiguous(2));
+        s.g.node_mut(b).op = Op::Linear { order: own };
+        let mut m = Module::new(s.unpinned(&[a, b]));
+        let (_, stats) = run_alone(&QuantLower, &mut m, &Options::default()).unwrap();
+        assert_eq!(stats["matmuls"], 1);
+        assert_eq!(m.graph.node(a).op, Op::Linear { order: None });
+        assert_eq!(m.graph.node(b).op, Op::QLinear { order: own });
     }
 }

@@ -1,7 +1,7 @@
 //! A small builder of graphs, for the examples of fusion rules and for tests. Shapes follow the verifier's rules.
 
 use ir::graph::op::{EmbedMode, Op, RopeParams};
-use ir::graph::{Elem, Graph, NodeId, Rows, Type};
+use ir::graph::{Dtype, Elem, Graph, NodeId, Rows, Type};
 
 /// Builds a graph; names are the caller's.
 #[derive(Clone, Debug)]
@@ -10,6 +10,12 @@ pub struct Sketch {
     pub g: Graph,
     /// Elements of a group of all quantized weights.
     pub group: u32,
+    /// Bits of their codes.
+    pub bits: u32,
+    /// Format of their scales.
+    pub scales: Dtype,
+    /// Plain matrices of this format instead of quantized ones.
+    pub plain: Option<Dtype>,
     /// Use `Linear` instead of `Quantize` and `QLinear`.
     pub linear: bool,
     tokens: NodeId,
@@ -20,7 +26,7 @@ impl Sketch {
     pub fn new(name: &str) -> Self {
         let mut g = Graph::new(name);
         let tokens = g.add("tokens", Op::Tokens, &[], Type { elem: Elem::I32, rows: Rows::Tokens, shape: vec![] });
-        Sketch { g, group: 32, linear: false, tokens }
+        Sketch { g, group: 32, bits: 4, scales: Dtype::Bf16, plain: None, linear: false, tokens }
     }
 
     /// Type of a value.
@@ -33,9 +39,10 @@ impl Sketch {
         self.g.add(name, Op::Weight, &[], Type { elem: Elem::Bf16, rows: Rows::Once, shape: vec![n] })
     }
 
-    /// A 4-bit matrix, or a stack of them.
+    /// A matrix, or a stack of them.
     pub fn matrix(&mut self, name: &str, shape: &[u32]) -> NodeId {
-        let elem = Elem::Affine { bits: 4, group: self.group };
+        let affine = Elem::Affine { bits: self.bits, group: self.group, scales: self.scales };
+        let elem = self.plain.map_or(affine, Dtype::elem);
         self.g.add(name, Op::Weight, &[], Type { elem, rows: Rows::Once, shape: shape.to_vec() })
     }
 
@@ -79,6 +86,12 @@ impl Sketch {
         self.g.add(name, Op::Select, &[x], ty)
     }
 
+    /// Elements `start..start + len` of a row.
+    pub fn slice(&mut self, name: &str, x: NodeId, start: u32, len: u32) -> NodeId {
+        let ty = Type { shape: vec![len], ..self.ty(x) };
+        self.g.add(name, Op::Slice { start, len }, &[x], ty)
+    }
+
     /// Fixed point; shared by all that ask for the same value.
     pub fn quantize(&mut self, x: NodeId) -> NodeId {
         let name = format!("{}.q24", self.g.node(x).name);
@@ -94,8 +107,8 @@ impl Sketch {
         let (width, r) = (self.ty(x).width(), self.ty(x).rows);
         let w = self.matrix(&format!("{name}_proj"), &[rows, width]);
         let ty = Type { elem: Elem::F32, rows: r, shape: vec![rows] };
-        if self.linear {
-            return self.g.add(name, Op::Linear, &[x, w], ty);
+        if self.linear || self.plain.is_some() {
+            return self.g.add(name, Op::Linear { order: None }, &[x, w], ty);
         }
         let q = self.quantize(x);
         self.g.add(name, Op::QLinear { order: None }, &[q, w], ty)
@@ -107,8 +120,8 @@ impl Sketch {
         let k = self.ty(route).width();
         let w = self.matrix(&format!("{name}_proj"), &[experts, rows, cols]);
         let ty = Type { elem: Elem::F32, rows: self.ty(x).rows, shape: vec![k, rows] };
-        if self.linear {
-            return self.g.add(name, Op::ExpertLinear, &[x, w, route], ty);
+        if self.linear || self.plain.is_some() {
+            return self.g.add(name, Op::ExpertLinear { order: None }, &[x, w, route], ty);
         }
         let q = self.quantize(x);
         self.g.add(name, Op::QExpertLinear { order: None }, &[q, w, route], ty)

@@ -1,7 +1,7 @@
 //! Weights made up for a graph: a source of random tensors of the types that the graph states.
 
 use super::{Rng, bf16};
-use ir::graph::interp::{Affine, Dtype, Plain, WeightSource};
+use ir::graph::interp::{Affine, Dtype, Parts, Plain, WeightSource};
 use ir::graph::op::Op;
 use ir::graph::{Elem, Graph};
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ struct Codes {
     shape: [u32; 3],
     bits: u32,
     group: u32,
+    scale_dtype: Dtype,
     words: Vec<u8>,
     scales: Vec<u8>,
     biases: Vec<u8>,
@@ -19,8 +20,10 @@ struct Codes {
 /// Tensors in memory.
 #[derive(Default)]
 pub struct Made {
-    plain: BTreeMap<String, (Vec<u32>, Vec<u8>)>,
+    plain: BTreeMap<String, (Dtype, Vec<u32>, Vec<u8>)>,
     codes: BTreeMap<String, Codes>,
+    /// Stacks in one part a matrix.
+    split: bool,
 }
 
 /// What the numbers are like.
@@ -36,33 +39,77 @@ pub enum Kind {
 const SPECIAL: [u16; 14] =
     [0, 0x8000, 0x0001, 0x8001, 0x007f, 0x0080, 0x8080, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0x3f80, 0xbf80];
 
+/// Hard numbers beyond those of bf16: subnormal, least, greatest, and one with all its bits.
+const SPECIAL_F16: [u16; 8] = [1, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0x3555];
+const SPECIAL_F32: [u32; 6] = [1, 0x8000_0001, 0x007f_ffff, 0x0080_0000, 0x7f7f_ffff, 0x3eaa_aaab];
+
+/// binary16 bits of a number below 65504, cut off.
+fn f16(x: f32) -> u16 {
+    let (sign, exponent, rest) = (x.to_bits() >> 16 & 0x8000, (x.to_bits() >> 23 & 255) as i32 - 112, x.to_bits() >> 13 & 0x3ff);
+    (if exponent > 0 { sign | (exponent as u32) << 10 | rest } else { sign }) as u16
+}
+
+/// A number of this format.
+fn number(r: &mut Rng, kind: Kind, dtype: Dtype, size: f32) -> Vec<u8> {
+    // One in 32 is special, so that many rows stay finite and differences show.
+    let special = kind == Kind::Special && r.below(32) == 0;
+    match dtype {
+        Dtype::Bf16 if special => SPECIAL[r.below(SPECIAL.len() as u32) as usize].to_le_bytes().to_vec(),
+        Dtype::Bf16 => bf16(r.unit() * size).to_le_bytes().to_vec(),
+        Dtype::F16 if special => SPECIAL_F16[r.below(SPECIAL_F16.len() as u32) as usize].to_le_bytes().to_vec(),
+        Dtype::F16 => f16(r.unit() * size).to_le_bytes().to_vec(),
+        Dtype::F32 if special => SPECIAL_F32[r.below(SPECIAL_F32.len() as u32) as usize].to_le_bytes().to_vec(),
+        Dtype::F32 => (r.unit() * size).to_le_bytes().to_vec(),
+    }
+}
+
 impl Made {
+    /// The same with every stack in one part a matrix.
+    pub fn in_parts(self) -> Made {
+        Made { split: true, ..self }
+    }
+
+    /// The same with the lowest bit of some bytes flipped.
+    pub fn with_one_bit_flipped(mut self, name: &str) -> Made {
+        let bytes = match self.codes.get_mut(name) {
+            Some(c) => &mut c.words,
+            None => &mut self.plain.get_mut(name).unwrap_or_else(|| panic!("no tensor {name}")).2,
+        };
+        // Of all rows, as not every expert is chosen and not every row matters.
+        bytes.iter_mut().skip(3).step_by(61).for_each(|b| *b ^= 1);
+        self
+    }
+
+    fn parts<'a>(&self, bytes: &'a [u8], stack: u32) -> Parts<'a> {
+        let n = if self.split { bytes.len() / stack as usize } else { bytes.len() };
+        bytes.chunks(n).map(Into::into).collect()
+    }
+
     /// Tensors for all weights of a graph.
     pub fn of(g: &Graph, kind: Kind, seed: u64) -> Made {
         let (mut m, mut r) = (Made::default(), Rng(seed));
         for id in g.ids().filter(|&id| g.node(id).op == Op::Weight) {
             let n = g.node(id);
             let count: usize = n.ty.shape.iter().map(|&d| d as usize).product();
-            // One in 32 is special, so that many rows stay finite and differences show.
-            let mut number = |size: f32| match kind {
-                Kind::Special if r.below(32) == 0 => SPECIAL[r.below(SPECIAL.len() as u32) as usize],
-                _ => bf16(r.unit() * size),
-            };
             match n.ty.elem {
-                Elem::Bf16 => {
-                    let bytes = (0..count).flat_map(|_| number(2.0).to_le_bytes()).collect();
-                    m.plain.insert(n.name.clone(), (n.ty.shape.clone(), bytes));
-                }
-                Elem::Affine { bits, group } => {
+                Elem::Affine { bits, group, scales: scale_dtype } => {
                     let groups = count / group as usize;
-                    let scales = (0..groups).flat_map(|_| number(0.1).to_le_bytes()).collect();
-                    let biases = (0..groups).flat_map(|_| number(0.7).to_le_bytes()).collect();
+                    // Codes of fewer bits are worth more.
+                    let size = 1.6 / (1 << bits) as f32;
+                    let scales = (0..groups).flat_map(|_| number(&mut r, kind, scale_dtype, size)).collect();
+                    let biases = (0..groups).flat_map(|_| number(&mut r, kind, scale_dtype, 0.7)).collect();
                     let words = (0..count * bits as usize / 8).map(|_| r.word() as u8).collect();
                     let mut shape = [1; 3];
                     shape[3 - n.ty.shape.len()..].copy_from_slice(&n.ty.shape);
-                    m.codes.insert(n.name.clone(), Codes { shape, bits, group, words, scales, biases });
+                    m.codes.insert(n.name.clone(), Codes { shape, bits, group, scale_dtype, words, scales, biases });
                 }
-                other => panic!("{}: no made-up weights of {other:?}", n.name),
+                _ => {
+                    let dtype = n.ty.dtype().unwrap_or_else(|| panic!("{}: no made-up weights of {}", n.name, n.ty));
+                    // Rows of a matrix are short sums, a vector's numbers are factors.
+                    let size = if n.ty.shape.len() > 1 { 0.7 } else { 2.0 };
+                    let bytes = (0..count).flat_map(|_| number(&mut r, kind, dtype, size)).collect();
+                    m.plain.insert(n.name.clone(), (dtype, n.ty.shape.clone(), bytes));
+                }
             }
         }
         m
@@ -92,19 +139,15 @@ impl Made {
 
 impl WeightSource for Made {
     fn plain(&self, name: &str) -> Option<Plain<'_>> {
-        self.plain.get(name).map(|(shape, bytes)| Plain { dtype: Dtype::Bf16, shape: shape.clone(), bytes })
+        let (dtype, shape, bytes) = self.plain.get(name)?;
+        let stack = if shape.len() == 3 { shape[0] } else { 1 };
+        Some(Plain { dtype: *dtype, shape: shape.clone(), parts: self.parts(bytes, stack) })
     }
 
     fn affine(&self, name: &str) -> Option<Affine<'_>> {
-        self.codes.get(name).map(|c| Affine {
-            bits: c.bits,
-            group: c.group,
-            stack: c.shape[0],
-            rows: c.shape[1],
-            cols: c.shape[2],
-            words: &c.words,
-            scales: &c.scales,
-            biases: &c.biases,
-        })
+        let c = self.codes.get(name)?;
+        let [stack, rows, cols] = c.shape;
+        let [words, scales, biases] = [&c.words, &c.scales, &c.biases].map(|b| self.parts(b, stack));
+        Some(Affine { bits: c.bits, group: c.group, stack, rows, cols, scale_dtype: c.scale_dtype, words, scales, biases })
     }
 }

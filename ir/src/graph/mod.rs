@@ -30,6 +30,32 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// Number format of stored floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dtype {
+    /// bfloat16
+    Bf16,
+    /// binary16
+    F16,
+    /// binary32
+    F32,
+}
+
+impl Dtype {
+    /// Bytes of one number.
+    pub fn bytes(self) -> usize {
+        if self == Dtype::F32 { 4 } else { 2 }
+    }
+    /// The element of values in this format.
+    pub fn elem(self) -> Elem {
+        match self {
+            Dtype::Bf16 => Elem::Bf16,
+            Dtype::F16 => Elem::F16,
+            Dtype::F32 => Elem::F32,
+        }
+    }
+}
+
 /// What one element of a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Elem {
@@ -41,12 +67,14 @@ pub enum Elem {
     F16,
     /// token ids
     I32,
-    /// affine codes: `w = s * code + b`, one s and b (bf16) per group of a row
+    /// affine codes: `w = s * code + b`, one s and b per group of a row
     Affine {
-        /// 4 or 8
+        /// 2, 3, 4, 5, 6 or 8
         bits: u32,
         /// elements of a group
         group: u32,
+        /// format of s and b
+        scales: Dtype,
     },
     /// 24-bit fixed point with one power of two per group (DESIGN section 3)
     Q24 {
@@ -89,6 +117,15 @@ impl Type {
     /// Elements of a row.
     pub fn width(&self) -> u32 {
         self.shape.iter().product()
+    }
+    /// The number format, if it holds plain floats.
+    pub fn dtype(&self) -> Option<Dtype> {
+        match self.elem {
+            Elem::F32 => Some(Dtype::F32),
+            Elem::Bf16 => Some(Dtype::Bf16),
+            Elem::F16 => Some(Dtype::F16),
+            _ => None,
+        }
     }
     /// Same rows and shape, other element.
     pub fn with(&self, elem: Elem) -> Self {

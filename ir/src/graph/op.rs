@@ -73,10 +73,18 @@ pub enum Op {
         /// Order of Σx², a chain of fma.
         order: Option<ReductionOrder>,
     },
-    /// (x, w): `x Wᵀ`, before the lowering to exact integers.
-    Linear,
-    /// (x, w, route): for each rank the chosen expert's `x Wᵀ`; x is one row, or one row per rank.
-    ExpertLinear,
+    /// (x, w): `x Wᵀ`. With plain weights each sum is taken in `order` over units of [`LINEAR_UNIT`](crate::order::LINEAR_UNIT) elements (the last
+    /// may be shorter), a chain of `fma(w, x, acc)` in f32 in ascending order within a unit. With affine weights it stands for
+    /// the exact integers that `quant-lower` makes of it.
+    Linear {
+        /// Order over units, or over groups of affine weights.
+        order: Option<ReductionOrder>,
+    },
+    /// (x, w, route): for each rank the chosen expert's `x Wᵀ`, as `Linear`; x is one row, or one row per rank.
+    ExpertLinear {
+        /// Order over units, or over groups of affine weights.
+        order: Option<ReductionOrder>,
+    },
     /// (x): 24-bit fixed point per group.
     Quantize {
         /// Elements of a group.
@@ -124,6 +132,13 @@ pub enum Op {
     ExpertSum,
     /// (x): the rows whose logits are asked for.
     Select,
+    /// (x): elements `start..start + len` of each row.
+    Slice {
+        /// First element.
+        start: u32,
+        /// Elements.
+        len: u32,
+    },
     /// (x): `cap * tanh(x / cap)`, with the quotient as product by the nearest float to 1/cap; NaN where x is not finite.
     Softcap {
         /// The cap.
@@ -142,8 +157,8 @@ impl Op {
             Op::Kv { .. } => "kv",
             Op::Embed { .. } => "embed",
             Op::RmsNorm { .. } => "rmsnorm",
-            Op::Linear => "linear",
-            Op::ExpertLinear => "expert_linear",
+            Op::Linear { .. } => "linear",
+            Op::ExpertLinear { .. } => "expert_linear",
             Op::Quantize { .. } => "quantize",
             Op::QLinear { .. } => "qlinear",
             Op::QExpertLinear { .. } => "qexpert_linear",
@@ -157,6 +172,7 @@ impl Op {
             Op::Route { .. } => "route",
             Op::ExpertSum => "expert_sum",
             Op::Select => "select",
+            Op::Slice { .. } => "slice",
             Op::Softcap { .. } => "softcap",
             Op::Argmax => "argmax",
         }

@@ -4,6 +4,7 @@
 mod exp;
 mod func;
 mod gelu;
+mod half;
 mod log;
 pub mod quant;
 mod recip;
@@ -15,6 +16,7 @@ mod util;
 
 pub use exp::{EXP_ULP, exp};
 pub use func::{Func, Ops};
+pub use half::{f16_high, f16_low};
 pub use gelu::{GELU_ABS, GELU_REL, GELU_TAIL, gelu};
 pub use log::{LOG_ULP, log};
 pub use recip::{RECIP_ULP, recip};

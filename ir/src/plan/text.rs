@@ -26,7 +26,8 @@ use crate::diag::{Diagnostic, Result};
 use crate::graph::Rows;
 use crate::graph::op::RopeParams;
 use crate::kernel::Kernel;
-use crate::layout::AffineLayout;
+use crate::graph::Dtype;
+use crate::layout::{Format, MatrixLayout};
 use crate::text::attr::ReadAttr;
 use crate::text::lex::{Cursor, Tok, lex};
 use crate::text::name::{quote, string};
@@ -126,10 +127,17 @@ fn stray(b: &Buffer) -> String {
 fn weight(p: &Pack) -> (&'static str, String) {
     match p {
         Pack::Plain => ("plain", String::new()),
-        Pack::Affine(l) => {
-            let AffineLayout { bits, group, stack, rows, cols, order, chain_lanes, vec } = l;
-            let shape = format!("bits={bits}, group={group}, stack={stack}, rows={rows}, cols={cols}");
-            ("affine", format!(" {{{shape}, order={order}, chain_lanes={chain_lanes}, vec={vec}}}"))
+        Pack::Matrix(l) => {
+            let MatrixLayout { format, stack, rows, cols, order, chain_lanes, vec } = l;
+            let (word, format) = match format {
+                Format::Affine { bits, group, scales: Dtype::Bf16 } => ("affine", format!("bits={bits}, group={group}")),
+                Format::Affine { bits, group, scales } => {
+                    ("affine", format!("bits={bits}, group={group}, scales={}", scales.elem()))
+                }
+                Format::Plain(d) => ("matrix", format!("dtype={}", d.elem())),
+            };
+            let shape = format!("{format}, stack={stack}, rows={rows}, cols={cols}");
+            (word, format!(" {{{shape}, order={order}, chain_lanes={chain_lanes}, vec={vec}}}"))
         }
         Pack::Rope(r) => {
             let (theta, factor) = (r.theta.to_bits(), r.factor.to_bits());
@@ -341,17 +349,38 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
+    /// `name=bf16, `
+    fn dtype(&mut self, name: &str) -> Result<Dtype> {
+        self.c.key(name)?;
+        let d = match self.c.peek().tok {
+            Tok::Ident("bf16") => Dtype::Bf16,
+            Tok::Ident("f16") => Dtype::F16,
+            Tok::Ident("f32") => Dtype::F32,
+            _ => return Err(self.c.unexpected("`bf16`, `f16` or `f32`")),
+        };
+        self.c.next();
+        self.c.punct(',')?;
+        Ok(d)
+    }
+
     fn weight(&mut self) -> Result<()> {
         let t = self.c.peek();
-        let word = self.c.ident("`plain`, `affine` or `rope`")?;
+        let word = self.c.ident("`plain`, `affine`, `matrix` or `rope`")?;
         let tensor = string(&mut self.c, "the tensor's name")?;
         let pack = match word {
             "plain" => Pack::Plain,
-            "affine" => {
+            "affine" | "matrix" => {
                 self.c.punct('{')?;
-                let bits = self.c.attr_u32("bits")?;
-                let group = self.c.more_u32("group")?;
-                let stack = self.c.more_u32("stack")?;
+                let format = if word == "affine" {
+                    let bits = self.c.attr_u32("bits")?;
+                    let group = self.c.more_u32("group")?;
+                    self.c.punct(',')?;
+                    let scales = if self.c.peek().tok == Tok::Ident("scales") { self.dtype("scales")? } else { Dtype::Bf16 };
+                    Format::Affine { bits, group, scales }
+                } else {
+                    Format::Plain(self.dtype("dtype")?)
+                };
+                let stack = self.c.attr_u32("stack")?;
                 let rows = self.c.more_u32("rows")?;
                 let cols = self.c.more_u32("cols")?;
                 self.c.punct(',')?;
@@ -360,7 +389,7 @@ impl<'a> Parser<'a> {
                 let chain_lanes = self.c.more_u32("chain_lanes")?;
                 let vec = self.c.more_u32("vec")?;
                 self.c.punct('}')?;
-                Pack::Affine(AffineLayout { bits, group, stack, rows, cols, order, chain_lanes, vec })
+                Pack::Matrix(MatrixLayout { format, stack, rows, cols, order, chain_lanes, vec })
             }
             "rope" => {
                 self.c.punct('{')?;
@@ -372,7 +401,7 @@ impl<'a> Parser<'a> {
                 Pack::Rope(RopeParams { dim, rotated, theta, factor })
             }
             _ => {
-                let m = format!("expected `plain`, `affine` or `rope`, found `{word}`");
+                let m = format!("expected `plain`, `affine`, `matrix` or `rope`, found `{word}`");
                 return Err(Diagnostic::new("E0102", m).at(t.place()));
             }
         };

@@ -15,7 +15,8 @@ use super::{Arg, BufferKind, Launch, Pack, Plan};
 use crate::diag::Diagnostic;
 use crate::graph::verify::types::MAX_HEAD;
 use crate::kernel::{Block, Kernel, Mem, Op};
-use crate::layout::AffineLayout;
+use crate::graph::verify::types::{BITS, GROUPS};
+use crate::layout::{Format, MatrixLayout};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes that rows and offsets are multiples of.
@@ -147,7 +148,7 @@ impl Check<'_> {
     fn weights(&mut self) {
         for w in &self.p.weights {
             let fine = match &w.pack {
-                Pack::Affine(l) => check_layout(l),
+                Pack::Matrix(l) => check_layout(l),
                 Pack::Rope(r) if r.dim == 0 || r.dim > MAX_HEAD || r.dim % 2 == 1 || r.rotated > r.dim / 2 => {
                     Err(format!("a head of {} has no {} pairs that turn", r.dim, r.rotated))
                 }
@@ -280,14 +281,19 @@ impl Check<'_> {
     }
 }
 
-/// Is an affine layout one that [`AffineLayout::pack`] can fill and a kernel can read?
-pub fn check_layout(l: &AffineLayout) -> Result<(), String> {
+/// Is a layout one that [`MatrixLayout::pack_matrix`] can fill and a kernel can read?
+pub fn check_layout(l: &MatrixLayout) -> Result<(), String> {
     l.order.check()?;
-    if l.bits != 4 && l.bits != 8 {
-        return Err(format!("codes have 4 or 8 bits, not {}", l.bits));
+    if let Format::Affine { bits, group, .. } = l.format {
+        if !BITS.contains(&bits) {
+            return Err(format!("codes have 2, 3, 4, 5, 6 or 8 bits, not {bits}"));
+        }
+        if !GROUPS.contains(&group) {
+            return Err(format!("a group has 32, 64 or 128 elements, not {group}"));
+        }
     }
-    if ![32, 64, 128].contains(&l.group) || l.cols == 0 || !l.cols.is_multiple_of(l.group) {
-        return Err(format!("groups of {} do not divide {} columns", l.group, l.cols));
+    if l.cols == 0 || !l.cols.is_multiple_of(l.unit()) {
+        return Err(format!("units of {} do not divide {} columns", l.unit(), l.cols));
     }
     if l.rows == 0 || l.stack == 0 {
         return Err("a matrix has rows".into());
@@ -296,7 +302,7 @@ pub fn check_layout(l: &AffineLayout) -> Result<(), String> {
         return Err(format!("{} lanes cannot share the {} chains of a row", l.chain_lanes, l.order.lanes));
     }
     if ![1, 2, 4].contains(&l.vec) || !l.words().is_multiple_of(l.vec) {
-        return Err(format!("a group's {} words are not read {} at a time", l.words(), l.vec));
+        return Err(format!("a unit's {} words are not read {} at a time", l.words(), l.vec));
     }
     Ok(())
 }

@@ -42,6 +42,14 @@ pub struct Stored {
 #[derive(Default)]
 pub struct Weights(pub BTreeMap<String, Stored>);
 
+fn number_bytes(format: Dtype, x: f32) -> Vec<u8> {
+    match format {
+        Dtype::Bf16 => half::bf16::from_f32(x).to_le_bytes().to_vec(),
+        Dtype::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
+        Dtype::F32 => x.to_le_bytes().to_vec(),
+    }
+}
+
 fn bf16_bytes(x: f32) -> [u8; 2] {
     half::bf16::from_f32(x).to_le_bytes()
 }
@@ -55,12 +63,12 @@ impl Weights {
             let count: usize = n.ty.shape.iter().map(|&d| d as usize).product();
             let (mut bytes, mut scales, mut biases, mut dtype) = (vec![], vec![], vec![], Dtype::F32);
             match n.ty.elem {
-                Elem::Affine { bits, group } => {
+                Elem::Affine { bits, group, scales: format } => {
                     bytes = (0..count * bits as usize / 8).map(|_| r.next() as u8).collect();
                     for _ in 0..count / group as usize {
-                        let s = 0.02 * (1.5 + r.unit()) / (1 << (bits - 4)) as f32;
-                        scales.extend(bf16_bytes(s));
-                        biases.extend(bf16_bytes(-s * (1 << (bits - 1)) as f32 * (1.0 + 0.2 * r.unit())));
+                        let s = 0.02 * (1.5 + r.unit()) * 16.0 / (1 << bits) as f32;
+                        scales.extend(number_bytes(format, s));
+                        biases.extend(number_bytes(format, -s * (1 << (bits - 1)) as f32 * (1.0 + 0.2 * r.unit())));
                     }
                 }
                 Elem::Bf16 => {
@@ -91,15 +99,16 @@ impl Weights {
 impl WeightSource for Weights {
     fn plain(&self, name: &str) -> Option<Plain<'_>> {
         let s = self.0.get(name).filter(|s| s.scales.is_empty())?;
-        Some(Plain { dtype: s.dtype, shape: s.shape.clone(), bytes: &s.bytes })
+        Some(Plain { dtype: s.dtype, shape: s.shape.clone(), parts: vec![(&s.bytes[..]).into()] })
     }
     fn affine(&self, name: &str) -> Option<Affine<'_>> {
         let s = self.0.get(name).filter(|s| !s.scales.is_empty())?;
-        let Elem::Affine { bits, group } = s.elem else { return None };
+        let Elem::Affine { bits, group, scales: scale_dtype } = s.elem else { return None };
         let (cols, rest) = s.shape.split_last()?;
         let (rows, stack) = (*rest.last()?, if rest.len() == 2 { rest[0] } else { 1 });
-        let (words, scales, biases) = (&s.bytes, &s.scales, &s.biases);
-        Some(Affine { bits, group, stack, rows, cols: *cols, words, scales, biases })
+        let part = |b: &'_ Vec<u8>| vec![std::borrow::Cow::Owned(b.clone())];
+        let (words, scales, biases) = (part(&s.bytes), part(&s.scales), part(&s.biases));
+        Some(Affine { bits, group, stack, rows, cols: *cols, scale_dtype, words, scales, biases })
     }
 }
 

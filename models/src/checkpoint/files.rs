@@ -54,7 +54,7 @@ pub(super) fn map_folder(dir: &Path) -> Result<BTreeMap<String, Data>> {
         let Some(name) = path.file_name().and_then(|n| n.to_str()).filter(|n| !n.starts_with('.')) else {
             continue;
         };
-        let data = if matters(name) { map(&path)? } else { Data::Memory(Cow::Borrowed(&[])) };
+        let data = if matters(name) || name == super::index::INDEX { map(&path)? } else { Data::Memory(Cow::Borrowed(&[])) };
         out.insert(name.to_string(), data);
     }
     Ok(out)

@@ -1,16 +1,19 @@
 //! A checkpoint: its files, and its tensors by canonical name.
 //!
 //! Files are mapped, not read; nothing is copied. Tensors are found through the safetensors headers alone
-//! (a stale index file cannot mislead), iterate in name order, and have been checked against their file's length.
-//! Tensor bytes are not aligned: read them as bytes.
+//! (a stale index file cannot mislead: it is a warning), iterate in name order, and have been checked against their file's
+//! length. What the text decoder does not need is skipped, and listed. Tensor bytes are not aligned: read them as bytes.
 
 mod files;
+mod fit;
+mod index;
 mod module;
+mod names;
 mod quant;
 mod safetensors;
 
 use crate::gemma4::Config;
-use crate::gemma4::quant_config::PREFIXES;
+use crate::gemma4::tensors::{Expected, tensors};
 use files::Data;
 use ir::diag::{Diagnostic, Result};
 use std::borrow::Cow;
@@ -18,7 +21,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use ::safetensors::Dtype;
-pub use module::Module;
+pub use module::{Module, Parts};
+pub use names::Why;
 pub use quant::{code, dequant_f64};
 
 /// An opened and checked checkpoint.
@@ -26,9 +30,14 @@ pub struct Checkpoint {
     place: String,
     files: BTreeMap<String, Data>,
     entries: BTreeMap<String, safetensors::Entry>,
-    prefix: &'static str,
+    names: names::Names,
     config: Config,
     config_place: String,
+    /// What the configuration asks for, by name.
+    expected: BTreeMap<String, Expected>,
+    /// Shards that the index names and that are not here.
+    absent_shards: Vec<String>,
+    warnings: Vec<Diagnostic>,
 }
 
 /// One stored tensor.
@@ -70,15 +79,7 @@ impl Tensor<'_> {
 
     /// Element `i` widened exactly; `None` past the end or if the stored type is none of bf16, f16 and f32.
     pub fn float(&self, i: usize) -> Option<f32> {
-        let width = if self.dtype == Dtype::F32 { 4 } else { 2 };
-        let at = i.checked_mul(width)?;
-        let b = self.bytes.get(at..at.checked_add(width)?)?;
-        match self.dtype {
-            Dtype::F32 => Some(f32::from_le_bytes(b.try_into().ok()?)),
-            Dtype::BF16 => Some(f32::from_bits((u16::from_le_bytes(b.try_into().ok()?) as u32) << 16)),
-            Dtype::F16 => Some(half::f16::from_le_bytes(b.try_into().ok()?).to_f32()),
-            _ => None,
-        }
+        quant::float(self.bytes, self.dtype, i)
     }
 
     /// All elements widened exactly.
@@ -140,8 +141,29 @@ impl Checkpoint {
                 entries.insert(tensor, entry);
             }
         }
-        let prefix = prefix(&entries, &place)?;
-        Ok(Checkpoint { place, files, entries, prefix, config, config_place })
+        let names = names::sort(&entries, &config, &place)?;
+        let mut warnings = vec![];
+        let mut absent_shards = vec![];
+        if let Some(data) = files.get(index::INDEX) {
+            let shards = files.keys().filter(is_shard).map(String::as_str).collect();
+            let stale = index::compare(data.bytes(), &format!("{place}/{}", index::INDEX), &shards, &entries);
+            absent_shards = stale.absent;
+            warnings.extend(stale.warning);
+        }
+        let outside: Vec<&str> = names.skipped.iter().filter(|(_, w)| *w == Why::Outside).map(|(n, _)| n.as_str()).collect();
+        if let Some(first) = outside.first() {
+            let m = format!("{} tensors are neither of the text decoder nor of a known tower, {first} the first", outside.len());
+            warnings.push(Diagnostic::new("E0261", m).at(&place).hint("they are not read"));
+        }
+        if config.quantization.is_none()
+            && let Some(name) = names.full.keys().find(|n| n.ends_with(".scales"))
+        {
+            let m =
+                format!("config.json says nothing of quantization, but {name} exists: bits and groups are taken from the shapes");
+            warnings.push(Diagnostic::new("E0262", m).at(&config_place));
+        }
+        let expected = tensors(&config).into_iter().map(|e| (e.name.clone(), e)).collect();
+        Ok(Checkpoint { place, files, entries, names, config, config_place, expected, absent_shards, warnings })
     }
 
     /// The folder, for messages.
@@ -167,12 +189,27 @@ impl Checkpoint {
 
     /// What stands before the names of the text decoder's tensors.
     pub fn prefix(&self) -> &'static str {
-        self.prefix
+        self.names.prefix
+    }
+
+    /// What a user should know although the checkpoint can be read: a stale index, tensors of unknown origin.
+    pub fn warnings(&self) -> &[Diagnostic] {
+        &self.warnings
+    }
+
+    /// The tensors that are not read, in name order, and why.
+    pub fn skipped(&self) -> impl Iterator<Item = (Tensor<'_>, Why)> {
+        self.names.skipped.iter().filter_map(|(name, why)| Some((self.tensor_by_full_name(name)?, *why)))
+    }
+
+    /// What the configuration asks for under this name of a weight.
+    pub fn expected(&self, name: &str) -> Option<&Expected> {
+        self.expected.get(name)
     }
 
     /// A tensor by canonical name, without prefix (`layers.0.layer_scalar`).
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        self.tensor_by_full_name(&format!("{}{name}", self.prefix))
+        self.tensor_by_full_name(self.names.full.get(name)?)
     }
 
     /// A tensor by its name in the file.
@@ -202,22 +239,5 @@ impl Checkpoint {
             hash.update(bytes);
         }
         hash.finalize().to_hex().to_string()
-    }
-}
-
-fn prefix(entries: &BTreeMap<String, safetensors::Entry>, place: &str) -> Result<&'static str> {
-    let found: Vec<&'static str> =
-        PREFIXES.into_iter().filter(|p| entries.contains_key(&format!("{p}embed_tokens.weight"))).collect();
-    match found.as_slice() {
-        [one] => Ok(one),
-        [] => {
-            let some: Vec<&str> = entries.keys().take(3).map(String::as_str).collect();
-            Err(Diagnostic::new("E0222", format!("no text decoder among the {} tensors: no embed_tokens.weight", entries.len()))
-                .at(place)
-                .hint(format!("looked for the prefixes {}; the names here begin with: {}", PREFIXES.join(" "), some.join(", "))))
-        }
-        many => Err(Diagnostic::new("E0223", format!("there are several text decoders here, named {}", many.join(" and ")))
-            .at(place)
-            .hint("the folder seems to mix two checkpoints: keep the shards of one")),
     }
 }

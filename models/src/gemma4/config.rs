@@ -1,13 +1,15 @@
 //! The configuration of a Gemma 4 text decoder, from config.json: complete, validated, and free of surprises.
 //!
-//! Whatever [`Config::parse`] returns has sizes that multiply without overflow in 64 bits (any two of them),
-//! head counts that divide, and ids inside the vocabulary.
+//! Whatever [`Config::parse`] returns has tensors whose sizes and numbers of elements fit 32 and 60 bits, head counts that
+//! divide, and ids inside the vocabulary.
 
-use super::fields::{Fields, contradiction, missing, positive, token_ids, unexpected};
-use super::parts::{MANY, WIDTH, activation, dtype, even, experts, kinds, layer_kinds, rope};
+use super::fields::{Fields, missing, positive, token_ids, unexpected, unsupported};
+use super::layer::{LONG, layers};
+use super::parts::{WIDTH, activation, dtype, experts, kinds};
 use super::quant_config::QuantConfig;
+use super::rope::rope;
 use crate::json;
-use ir::diag::{Diagnostic, Result};
+use ir::diag::Result;
 use serde_json::Value;
 
 /// The attention of one layer.
@@ -17,6 +19,27 @@ pub enum LayerKind {
     Sliding,
     /// Sees every earlier position.
     Full,
+}
+
+/// One layer's sizes, `per_layer_config` and all other exceptions applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// What its queries see.
+    pub kind: LayerKind,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads, a divisor of the query heads.
+    pub kv_heads: usize,
+    /// Elements of a head, an even number.
+    pub head_dim: usize,
+    /// Positions that a query sees, its own included; 0 for all earlier ones.
+    pub window: usize,
+    /// Width of the dense MLP.
+    pub mlp_width: usize,
+    /// The values are the raw key projection: there is no value weight.
+    pub k_eq_v: bool,
+    /// The earlier layer whose keys and values it reads; it then has neither weights for them nor a cache.
+    pub kv_from: Option<usize>,
 }
 
 /// The float format in which a checkpoint stores what is not quantized.
@@ -70,29 +93,13 @@ pub struct Config {
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the dense MLP.
-    pub intermediate_size: usize,
-    /// One entry a layer; the last one is `Full`.
-    pub layers: Vec<LayerKind>,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads of sliding layers.
-    pub kv_heads: usize,
-    /// Key and value heads of full layers.
-    pub global_kv_heads: usize,
-    /// Head size of sliding layers.
-    pub head_dim: usize,
-    /// Head size of full layers.
-    pub global_head_dim: usize,
-    /// Positions that a sliding layer sees, the token itself included.
-    pub sliding_window: usize,
-    /// Full layers use the raw key projection as values and have no value weight.
-    pub k_eq_v: bool,
+    /// The layers; the last one is full.
+    pub layers: Vec<Layer>,
     /// Added to the mean square in every norm.
     pub rms_norm_eps: f64,
     /// Cap of the logits.
     pub softcap: Option<f64>,
-    /// Mixture of experts, if any.
+    /// Mixture of experts beside the dense MLP of every layer, if any.
     pub experts: Option<Experts>,
     /// Rotary embedding of sliding layers.
     pub rope_sliding: Rope,
@@ -100,10 +107,6 @@ pub struct Config {
     pub rope_full: Rope,
     /// Per-layer embeddings, if any.
     pub per_layer: Option<PerLayerEmbedding>,
-    /// Last layers that reuse the keys and values of an earlier one.
-    pub num_kv_shared_layers: usize,
-    /// Sharing layers have an MLP of twice the width.
-    pub double_wide: bool,
     /// The output projection is the embedding.
     pub tied: bool,
     /// Format of the unquantized tensors.
@@ -119,8 +122,6 @@ pub struct Config {
     /// Quantization, if the checkpoint declares one.
     pub quantization: Option<QuantConfig>,
 }
-
-const LONG: usize = (1 << 31) - 1;
 
 impl Config {
     /// Parses config.json; `place` names the file in errors.
@@ -141,27 +142,8 @@ impl Config {
         };
         let f = Fields { top, text, place };
         kinds(&f)?;
-
-        let layers = layer_kinds(&f)?;
-        let heads = f.count("num_attention_heads", MANY)?;
-        let kv_heads = f.count("num_key_value_heads", MANY)?;
-        f.need("attention_k_eq_v")?;
-        let k_eq_v = f.flag("attention_k_eq_v", false)?;
-        // Only models whose full layers reuse K as V have a head count of their own there.
-        let global_kv_heads = if k_eq_v { f.count("num_global_key_value_heads", MANY)? } else { kv_heads };
-        for (name, kv) in [("num_key_value_heads", kv_heads), ("num_global_key_value_heads", global_kv_heads)] {
-            if heads % kv != 0 {
-                return Err(contradiction(
-                    place,
-                    format!("`num_attention_heads` = {heads} is not a multiple of `{name}` = {kv}"),
-                ));
-            }
-        }
-        let head_dim = even(&f, "head_dim")?;
-        let global_head_dim = even(&f, "global_head_dim")?;
-        let vocab_size = f.count("vocab_size", WIDTH)?;
-        let hidden_size = f.count("hidden_size", WIDTH)?;
         activation(&f)?;
+        let vocab_size = f.count("vocab_size", WIDTH)?;
 
         let mut eos = Vec::new();
         for map in [Some(f.top), f.text].into_iter().flatten() {
@@ -173,86 +155,26 @@ impl Config {
             return Err(missing(place, "eos_token_id").hint("without it a generation would never stop"));
         }
 
-        let num_kv_shared_layers = f.count_or_zero("num_kv_shared_layers", MANY)?;
-        if num_kv_shared_layers >= layers.len() {
-            return Err(contradiction(
-                place,
-                format!("`num_kv_shared_layers` = {num_kv_shared_layers} leaves none of {} layers", layers.len()),
-            ));
-        }
-        let kept = &layers[..layers.len() - num_kv_shared_layers];
-        if let Some(kind) = layers[kept.len()..].iter().find(|k| !kept.contains(k)) {
-            return Err(contradiction(
-                place,
-                format!(
-                    "`num_kv_shared_layers` = {num_kv_shared_layers}: no earlier layer is {kind:?}, so there is nothing to share"
-                ),
-            ));
-        }
-
+        let layers = layers(&f)?;
         Ok(Config {
             place: place.to_string(),
             vocab_size,
-            hidden_size,
-            intermediate_size: f.count("intermediate_size", WIDTH)?,
-            heads,
-            kv_heads,
-            global_kv_heads,
-            head_dim,
-            global_head_dim,
-            sliding_window: f.count("sliding_window", LONG)?,
-            k_eq_v,
-            rms_norm_eps: positive(place, "rms_norm_eps", f.need("rms_norm_eps")?, 1.0)?,
+            hidden_size: f.count("hidden_size", WIDTH)?,
+            per_layer: per_layer(&f, vocab_size, layers.len())?,
+            layers,
+            rms_norm_eps: positive(place, "rms_norm_eps", f.need("rms_norm_eps")?.1, 1.0)?,
             softcap: f.get("final_logit_softcapping")?.map(|v| positive(place, "final_logit_softcapping", v, 1e6)).transpose()?,
             experts: experts(&f)?,
-            rope_sliding: rope(&f, "sliding_attention", "default")?,
-            rope_full: rope(&f, "full_attention", "proportional")?,
-            per_layer: match f.count_or_zero("hidden_size_per_layer_input", WIDTH)? {
-                0 => None,
-                width => Some(PerLayerEmbedding { width, vocab_size: f.count("vocab_size_per_layer_input", WIDTH)? }),
-            },
-            num_kv_shared_layers,
-            double_wide: f.flag("use_double_wide_mlp", false)?,
+            rope_sliding: rope(&f, LayerKind::Sliding)?,
+            rope_full: rope(&f, LayerKind::Full)?,
             tied: f.flag("tie_word_embeddings", true)?,
             dtype: dtype(&f)?,
             max_position_embeddings: f.count("max_position_embeddings", LONG)?,
             eos,
             bos: f.id("bos_token_id", vocab_size)?.ok_or_else(|| missing(place, "bos_token_id"))?,
             pad: f.id("pad_token_id", vocab_size)?,
-            quantization: QuantConfig::parse(top, place)?,
-            layers,
+            quantization: QuantConfig::parse(&f)?,
         })
-    }
-
-    /// Refuses what can be read but not yet built.
-    pub fn supported(&self) -> Result<()> {
-        let refuse = |what: &str| Err(Diagnostic::new("E0209", format!("{what} not supported yet")).at(&self.place));
-        if self.per_layer.is_some() {
-            return refuse("per-layer embeddings (E2B, E4B) are");
-        }
-        if self.num_kv_shared_layers > 0 {
-            return refuse("layers that share keys and values (E2B, E4B) are");
-        }
-        if !self.tied {
-            return refuse("an output projection apart from the embedding (`tie_word_embeddings` false) is");
-        }
-        Ok(())
-    }
-
-    /// Head size of a kind of layer.
-    pub fn head_dim_of(&self, kind: LayerKind) -> usize {
-        match kind {
-            LayerKind::Sliding => self.head_dim,
-            LayerKind::Full => self.global_head_dim,
-        }
-    }
-
-    /// Key and value heads of a kind of layer.
-    pub fn kv_heads_of(&self, kind: LayerKind) -> usize {
-        match kind {
-            LayerKind::Sliding => self.kv_heads,
-            LayerKind::Full => self.global_kv_heads,
-        }
     }
 
     /// Rotary embedding of a kind of layer.
@@ -262,6 +184,24 @@ impl Config {
             LayerKind::Full => self.rope_full,
         }
     }
+}
+
+/// The per-layer embedding, if the model has one.
+fn per_layer(f: &Fields, vocab: usize, layers: usize) -> Result<Option<PerLayerEmbedding>> {
+    let width = f.count_or_zero("hidden_size_per_layer_input", WIDTH)?;
+    if width == 0 {
+        return Ok(None);
+    }
+    if width * layers > WIDTH {
+        let m = format!("`hidden_size_per_layer_input` = {width} times {layers} layers exceeds {WIDTH}");
+        return Err(unsupported(f.place, m));
+    }
+    let rows = f.count("vocab_size_per_layer_input", WIDTH)?;
+    if rows < vocab {
+        let m = format!("`vocab_size_per_layer_input` = {rows} is less than `vocab_size` = {vocab}");
+        return Err(unsupported(f.place, m).hint("tokens without a per-layer embedding are not known"));
+    }
+    Ok(Some(PerLayerEmbedding { width, vocab_size: rows }))
 }
 
 #[cfg(test)]

@@ -1,49 +1,49 @@
 //! Gemma 4 as a tensor graph, readable beside section 2 of the specification. Names of values are stable: every later pass,
-//! dump and trace keeps them.
+//! dump and trace keeps them. Shapes of weights come from [`super::tensors`], their types from the checkpoint.
 
-use super::{Config, LayerKind};
+use super::source::float;
+use super::{Config, Layer, LayerKind, StoredFloat};
 use crate::checkpoint::{Checkpoint, Module};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{EmbedMode, Op, RopeParams};
 use ir::graph::verify::types::infer;
 use ir::graph::{Elem, Graph, NodeId, Rows, Type};
-use safetensors::Dtype;
+use std::collections::BTreeMap;
 
 /// Name of the value that holds the logits.
 pub const LOGITS: &str = "logits";
 /// Name of the value that holds the greedy choice.
 pub const NEXT: &str = "next_token";
+/// Name of the value that holds the per-layer inputs, layer after layer.
+pub const PER_LAYER: &str = "per_layer_inputs";
 
 struct Build<'a> {
     g: Graph,
     c: &'a Config,
     ck: &'a Checkpoint,
+    /// Weights that the graph has already (the embedding is used twice).
+    weights: BTreeMap<String, NodeId>,
+    /// Caches after the step's keys and values were written, by layer; `None` in layers without a cache.
+    kv: Vec<Option<NodeId>>,
 }
 
 /// The graph of a text decoder; types come from the tensors that the checkpoint holds.
 pub fn graph(ck: &Checkpoint, embed: EmbedMode) -> Result<Graph> {
+    ck.fits()?;
     let c = ck.config();
-    c.supported()?;
-    if c.quantization.is_none() {
-        return Err(Diagnostic::new("E0258", "the checkpoint is not quantized, which is not supported yet")
-            .at(ck.place())
-            .hint("use a checkpoint in MLX's affine format with 4 or 8 bits"));
-    }
-    let mut b = Build { g: Graph::new("gemma4"), c, ck };
+    let mut b = Build { g: Graph::new("gemma4"), c, ck, weights: BTreeMap::new(), kv: vec![] };
     let ids = b.node("tokens", Op::Tokens, &[])?;
-    let table = b.matrix("embed_tokens", &[c.vocab_size], c.hidden_size)?;
-    let factor = embed_factor(c.hidden_size, embed, c.dtype);
-    let mut h = b.node("embed", Op::Embed { mode: embed, factor }, &[table, ids])?;
+    let mut h = b.embed("embed", "embed_tokens", c.hidden_size, embed, ids)?;
+    let per_layer = match c.per_layer {
+        Some(p) => Some(b.per_layer_inputs(p.width, embed, ids, h)?),
+        None => None,
+    };
     for i in 0..c.layers.len() {
-        h = b.layer(i, h)?;
+        h = b.layer(i, h, per_layer)?;
     }
     let h = b.node("final.select", Op::Select, &[h])?;
-    let h = b.norm("final.norm", h, Some("norm"), c.hidden_size, c.hidden_size)?;
-    let head = match ck.tensor("lm_head.weight") {
-        Some(_) if !c.tied => b.matrix("lm_head", &[c.vocab_size], c.hidden_size)?,
-        _ => table,
-    };
-    let mut z = b.node("logits.raw", Op::Linear, &[h, head])?;
+    let h = b.norm("final.norm", h, Some("norm"), c.hidden_size)?;
+    let mut z = b.linear("logits.raw", h, if c.tied { "embed_tokens" } else { "lm_head" })?;
     if let Some(cap) = c.softcap {
         z = b.node(LOGITS, Op::Softcap { cap: cap as f32 }, &[z])?;
     } else {
@@ -51,41 +51,15 @@ pub fn graph(ck: &Checkpoint, embed: EmbedMode) -> Result<Graph> {
     }
     let next = b.node(NEXT, Op::Argmax, &[z])?;
     b.g.outputs = vec![z, next];
-    all_used(ck, &b.g)?;
     Ok(b.g)
 }
 
-/// Refuses a checkpoint with tensors of the text model that the configuration has no place for: it is then the
-/// configuration of another model. A copy of the embedding as `lm_head` is fine.
-fn all_used(ck: &Checkpoint, g: &Graph) -> Result<()> {
-    let weights: std::collections::BTreeSet<&str> =
-        g.ids().filter(|&i| matches!(g.node(i).op, Op::Weight)).map(|i| g.node(i).name.as_str()).collect();
-    let surplus: Vec<&str> = ck
-        .tensors()
-        .filter_map(|t| t.name.strip_prefix(ck.prefix()))
-        .filter(|name| {
-            let base =
-                ["weight", "scales", "biases"].iter().find_map(|s| name.strip_suffix(s)?.strip_suffix('.')).unwrap_or(name);
-            !weights.contains(base) && base != "lm_head"
-        })
-        .collect();
-    match surplus.first() {
-        None => Ok(()),
-        Some(first) => Err(Diagnostic::new(
-            "E0260",
-            format!("the configuration has no place for {} tensors of the checkpoint, {first} the first", surplus.len()),
-        )
-        .at(&ck.config().place)
-        .hint("config.json seems to belong to another model (layers, experts, attention_k_eq_v)")),
-    }
-}
-
-/// sqrt(H), rounded as the mode says (SPEC section 4).
-fn embed_factor(hidden: usize, mode: EmbedMode, stored: super::StoredFloat) -> f32 {
-    let exact = (hidden as f64).sqrt();
+/// The square root of a table's width, rounded as the mode says (SPEC section 4).
+fn embed_factor(width: usize, mode: EmbedMode, stored: StoredFloat) -> f32 {
+    let exact = (width as f64).sqrt();
     match (mode, stored) {
-        (EmbedMode::Exact, _) | (EmbedMode::Factor, super::StoredFloat::F32) => exact as f32,
-        (EmbedMode::Factor, super::StoredFloat::F16) => half::f16::from_f64(exact).to_f32(),
+        (EmbedMode::Exact, _) | (EmbedMode::Factor, StoredFloat::F32) => exact as f32,
+        (EmbedMode::Factor, StoredFloat::F16) => half::f16::from_f64(exact).to_f32(),
         _ => half::bf16::from_f64(exact).to_f32(),
     }
 }
@@ -98,143 +72,152 @@ impl Build<'_> {
         Ok(self.g.add(name, op, inputs, ty))
     }
 
-    fn weight(&mut self, name: &str, ty: Type) -> NodeId {
-        match self.g.by_name(name) {
-            Some(id) => id,
-            None => self.g.add(name, Op::Weight, &[], ty),
+    /// A weight of the decoder's table.
+    fn weight(&mut self, name: &str) -> Result<NodeId> {
+        if let Some(&id) = self.weights.get(name) {
+            return Ok(id);
         }
-    }
-
-    /// A linear module's weight, `[lead.., cols]`.
-    fn matrix(&mut self, path: &str, lead: &[usize], cols: usize) -> Result<NodeId> {
-        let elem = match self.ck.module(path, lead, cols)? {
-            Module::Affine { bits, group, scales, .. } => {
-                if !(bits == 4 || bits == 8) {
-                    return Err(Diagnostic::new("E0258", format!("{bits}-bit weights are not supported yet")).at(path));
-                }
-                if scales.dtype != Dtype::BF16 {
-                    return Err(Diagnostic::new("E0258", format!("scales of type {:?} are not supported yet", scales.dtype))
-                        .at(scales.place()));
-                }
-                Elem::Affine { bits, group }
+        let odd = |d| Diagnostic::new("E0258", format!("weights of type {d:?} are not supported")).at(name);
+        let elem = match self.ck.weight(name)? {
+            Module::Affine { bits, group, dtype, .. } => {
+                Elem::Affine { bits, group, scales: float(dtype).ok_or_else(|| odd(dtype))? }
             }
-            Module::Plain(t) => elem_of(t.dtype)
-                .ok_or_else(|| Diagnostic::new("E0258", format!("{:?} weights are not supported", t.dtype)).at(t.place()))?,
+            Module::Plain { dtype, .. } => float(dtype).ok_or_else(|| odd(dtype))?.elem(),
         };
-        let shape = lead.iter().chain([&cols]).map(|&d| d as u32).collect();
-        Ok(self.weight(path, Type { elem, rows: Rows::Once, shape }))
+        let shape = self.ck.expected(name).map(|e| e.shape.iter().map(|&d| d as u32).collect()).unwrap_or_default();
+        let id = self.g.add(name, Op::Weight, &[], Type { elem, rows: Rows::Once, shape });
+        self.weights.insert(name.into(), id);
+        Ok(id)
     }
 
-    /// A vector of floats, named as in the checkpoint without `.weight`.
-    fn vector(&mut self, name: &str, len: usize) -> Result<NodeId> {
-        let full = format!("{name}.weight");
-        let full = if self.ck.tensor(&full).is_some() { full } else { name.to_string() };
-        let t = self.ck.floats(&full, &[len])?;
-        let elem = elem_of(t.dtype).unwrap_or(Elem::F32);
-        Ok(self.weight(name, Type { elem, rows: Rows::Once, shape: vec![len as u32] }))
+    fn embed(&mut self, name: &str, table: &str, width: usize, mode: EmbedMode, ids: NodeId) -> Result<NodeId> {
+        let table = self.weight(table)?;
+        let factor = embed_factor(width, mode, self.c.dtype);
+        self.node(name, Op::Embed { mode, factor }, &[table, ids])
     }
 
-    fn norm(&mut self, name: &str, x: NodeId, weight: Option<&str>, dim: usize, len: usize) -> Result<NodeId> {
+    /// A norm over runs of `dim`.
+    fn norm(&mut self, name: &str, x: NodeId, weight: Option<&str>, dim: usize) -> Result<NodeId> {
         let mut inputs = vec![x];
         if let Some(w) = weight {
-            inputs.push(self.vector(w, len)?);
+            inputs.push(self.weight(w)?);
         }
         let eps = self.c.rms_norm_eps as f32;
         self.node(name, Op::RmsNorm { dim: dim as u32, eps, order: None }, &inputs)
     }
 
-    fn linear(&mut self, name: &str, x: NodeId, path: &str, rows: usize, cols: usize) -> Result<NodeId> {
-        let w = self.matrix(path, &[rows], cols)?;
-        self.node(name, Op::Linear, &[x, w])
+    fn linear(&mut self, name: &str, x: NodeId, path: &str) -> Result<NodeId> {
+        let w = self.weight(path)?;
+        self.node(name, Op::Linear { order: None }, &[x, w])
     }
 
-    fn layer(&mut self, i: usize, h: NodeId) -> Result<NodeId> {
+    /// What each layer gets beside the residual stream: of all layers, side by side (SPEC 2.5).
+    fn per_layer_inputs(&mut self, width: usize, mode: EmbedMode, ids: NodeId, h: NodeId) -> Result<NodeId> {
+        let tok = self.embed("ple.embed", "embed_tokens_per_layer", width, mode, ids)?;
+        let ctx = self.linear("ple.context", h, "per_layer_model_projection")?;
+        let root = (1.0 / (self.c.hidden_size as f64).sqrt()) as f32;
+        let ctx = self.node("ple.context_scaled", Op::MulConst { c: root }, &[ctx])?;
+        let ctx = self.norm("ple.context_norm", ctx, Some("per_layer_projection_norm"), width)?;
+        let sum = self.node("ple.sum", Op::Add, &[ctx, tok])?;
+        self.node(PER_LAYER, Op::MulConst { c: std::f32::consts::FRAC_1_SQRT_2 }, &[sum])
+    }
+
+    fn layer(&mut self, i: usize, h: NodeId, per_layer: Option<NodeId>) -> Result<NodeId> {
         let (c, hidden) = (self.c, self.c.hidden_size);
         let n = |s: &str| format!("layers.{i}.{s}");
-        let x = self.norm(&n("attn.norm"), h, Some(&n("input_layernorm")), hidden, hidden)?;
+        let x = self.norm(&n("attn.norm"), h, Some(&n("input_layernorm")), hidden)?;
         let a = self.attention(i, x)?;
-        let a = self.norm(&n("attn.post_norm"), a, Some(&n("post_attention_layernorm")), hidden, hidden)?;
+        let a = self.norm(&n("attn.post_norm"), a, Some(&n("post_attention_layernorm")), hidden)?;
         let h = self.node(&n("attn.resid"), Op::Add, &[h, a])?;
 
-        let x = self.norm(&n("mlp.norm"), h, Some(&n("pre_feedforward_layernorm")), hidden, hidden)?;
-        let width = c.intermediate_size;
-        let gate = self.linear(&n("mlp.gate"), x, &n("mlp.gate_proj"), width, hidden)?;
-        let up = self.linear(&n("mlp.up"), x, &n("mlp.up_proj"), width, hidden)?;
+        let x = self.norm(&n("mlp.norm"), h, Some(&n("pre_feedforward_layernorm")), hidden)?;
+        let gate = self.linear(&n("mlp.gate"), x, &n("mlp.gate_proj"))?;
+        let up = self.linear(&n("mlp.up"), x, &n("mlp.up_proj"))?;
         let act = self.node(&n("mlp.act"), Op::GeluMul, &[gate, up])?;
-        let mut m = self.linear(&n("mlp.down"), act, &n("mlp.down_proj"), hidden, width)?;
-        if c.experts.is_some() {
-            let e = self.experts(i, h)?;
-            let m1 = self.norm(&n("mlp.post_norm"), m, Some(&n("post_feedforward_layernorm_1")), hidden, hidden)?;
-            let e1 = self.norm(&n("moe.post_norm"), e, Some(&n("post_feedforward_layernorm_2")), hidden, hidden)?;
+        let mut m = self.linear(&n("mlp.down"), act, &n("mlp.down_proj"))?;
+        if let Some(e) = c.experts {
+            let e = self.experts(i, h, e.top_k)?;
+            let m1 = self.norm(&n("mlp.post_norm"), m, Some(&n("post_feedforward_layernorm_1")), hidden)?;
+            let e1 = self.norm(&n("moe.post_norm"), e, Some(&n("post_feedforward_layernorm_2")), hidden)?;
             m = self.node(&n("ffn.sum"), Op::Add, &[m1, e1])?;
         }
-        let m = self.norm(&n("ffn.post_norm"), m, Some(&n("post_feedforward_layernorm")), hidden, hidden)?;
-        let h = self.node(&n("ffn.resid"), Op::Add, &[h, m])?;
-        let s = self.vector(&n("layer_scalar"), 1)?;
+        let m = self.norm(&n("ffn.post_norm"), m, Some(&n("post_feedforward_layernorm")), hidden)?;
+        let mut h = self.node(&n("ffn.resid"), Op::Add, &[h, m])?;
+        if let (Some(all), Some(p)) = (per_layer, c.per_layer) {
+            let p = self.node(&n("ple.input"), Op::Slice { start: (i * p.width) as u32, len: p.width as u32 }, &[all])?;
+            let gate = self.linear(&n("ple.gate"), h, &n("per_layer_input_gate"))?;
+            let act = self.node(&n("ple.act"), Op::GeluMul, &[gate, p])?;
+            let y = self.linear(&n("ple.proj"), act, &n("per_layer_projection"))?;
+            let y = self.norm(&n("ple.post_norm"), y, Some(&n("post_per_layer_input_norm")), hidden)?;
+            h = self.node(&n("ple.resid"), Op::Add, &[h, y])?;
+        }
+        let s = self.weight(&n("layer_scalar"))?;
         self.node(&n("resid"), Op::Mul, &[h, s])
     }
 
     fn attention(&mut self, i: usize, x: NodeId) -> Result<NodeId> {
-        let (c, kind) = (self.c, self.c.layers[i]);
+        let l = self.c.layers[i];
         let n = |s: &str| format!("layers.{i}.{s}");
-        let (d, nq, nk) = (c.head_dim_of(kind), c.heads, c.kv_heads_of(kind));
-        let r = c.rope_of(kind);
-        let rotated = (r.partial_rotary_factor * d as f64 / 2.0) as u32;
-        let rope = RopeParams { dim: d as u32, rotated, theta: r.theta, factor: r.factor };
-        let window = if kind == LayerKind::Sliding { c.sliding_window as u32 } else { 0 };
-
-        let q = self.linear(&n("attn.q_proj"), x, &n("self_attn.q_proj"), nq * d, c.hidden_size)?;
-        let q = self.norm(&n("attn.q_norm"), q, Some(&n("self_attn.q_norm")), d, d)?;
+        let rope = self.rope(&l);
+        let q = self.linear(&n("attn.q_proj"), x, &n("self_attn.q_proj"))?;
+        let q = self.norm(&n("attn.q_norm"), q, Some(&n("self_attn.q_norm")), l.head_dim)?;
         let q = self.node(&n("attn.q"), Op::Rope(rope), &[q])?;
-        let raw = self.linear(&n("attn.k_proj"), x, &n("self_attn.k_proj"), nk * d, c.hidden_size)?;
-        let k = self.norm(&n("attn.k_norm"), raw, Some(&n("self_attn.k_norm")), d, d)?;
-        let k = self.node(&n("attn.k"), Op::Rope(rope), &[k])?;
-        let v = if kind == LayerKind::Full && c.k_eq_v {
-            raw
-        } else {
-            self.linear(&n("attn.v_proj"), x, &n("self_attn.v_proj"), nk * d, c.hidden_size)?
+        let own = match l.kv_from {
+            Some(_) => None,
+            None => Some(self.keys_and_values(i, &l, x)?),
         };
-        let v = self.norm(&n("attn.v"), v, None, d, d)?;
-        let kv = Op::Kv { layer: i as u32, heads: nk as u32, dim: d as u32, window };
-        let kv = self.node(&format!("kv.{i}"), kv, &[])?;
-        let kv = self.node(&n("attn.kv"), Op::KvWrite, &[kv, k, v])?;
-        let o = self.node(&n("attn.out"), Op::Attention { heads: nq as u32, order: None }, &[q, kv])?;
-        self.linear(&n("attn.o_proj"), o, &n("self_attn.o_proj"), c.hidden_size, nq * d)
+        self.kv.push(own);
+        // What that layer attended to in this step: its cache and the chunk.
+        let kv = self.kv.get(l.kv_from.unwrap_or(i)).copied().flatten();
+        let kv = kv.ok_or_else(|| Diagnostic::new("E0259", "there are no keys and values to read").at(n("attn")))?;
+        let o = self.node(&n("attn.out"), Op::Attention { heads: l.heads as u32, order: None }, &[q, kv])?;
+        self.linear(&n("attn.o_proj"), o, &n("self_attn.o_proj"))
     }
 
-    fn experts(&mut self, i: usize, h: NodeId) -> Result<NodeId> {
-        let (c, hidden) = (self.c, self.c.hidden_size);
-        let Some(e) = c.experts else {
-            return Err(Diagnostic::new("E0259", "the model has no experts"));
-        };
+    /// Projects keys and values and writes them to the layer's cache.
+    fn keys_and_values(&mut self, i: usize, l: &Layer, x: NodeId) -> Result<NodeId> {
         let n = |s: &str| format!("layers.{i}.{s}");
-        let r = self.norm(&n("moe.router_norm"), h, None, hidden, hidden)?;
-        let scale = self.vector(&n("router.scale"), hidden)?;
+        let rope = self.rope(l);
+        let raw = self.linear(&n("attn.k_proj"), x, &n("self_attn.k_proj"))?;
+        let k = self.norm(&n("attn.k_norm"), raw, Some(&n("self_attn.k_norm")), l.head_dim)?;
+        let k = self.node(&n("attn.k"), Op::Rope(rope), &[k])?;
+        let v = if l.k_eq_v { raw } else { self.linear(&n("attn.v_proj"), x, &n("self_attn.v_proj"))? };
+        let v = self.norm(&n("attn.v"), v, None, l.head_dim)?;
+        let kv = Op::Kv { layer: i as u32, heads: l.kv_heads as u32, dim: l.head_dim as u32, window: l.window as u32 };
+        let kv = self.node(&format!("kv.{i}"), kv, &[])?;
+        self.node(&n("attn.kv"), Op::KvWrite, &[kv, k, v])
+    }
+
+    fn rope(&self, l: &Layer) -> RopeParams {
+        let r = self.c.rope_of(l.kind);
+        let rotated = match l.kind {
+            LayerKind::Sliding => l.head_dim as u32 / 2,
+            LayerKind::Full => (r.partial_rotary_factor * l.head_dim as f64 / 2.0) as u32,
+        };
+        RopeParams { dim: l.head_dim as u32, rotated, theta: r.theta, factor: r.factor }
+    }
+
+    fn experts(&mut self, i: usize, h: NodeId, top_k: usize) -> Result<NodeId> {
+        let hidden = self.c.hidden_size;
+        let n = |s: &str| format!("layers.{i}.{s}");
+        let r = self.norm(&n("moe.router_norm"), h, None, hidden)?;
+        let scale = self.weight(&n("router.scale"))?;
         let r = self.node(&n("moe.router_scaled"), Op::Mul, &[r, scale])?;
         let root = (1.0 / (hidden as f64).sqrt()) as f32;
         let r = self.node(&n("moe.router_in"), Op::MulConst { c: root }, &[r])?;
-        let z = self.linear(&n("moe.router_logits"), r, &n("router.proj"), e.count, hidden)?;
-        let per_expert = self.vector(&n("router.per_expert_scale"), e.count)?;
-        let route = self.node(&n("moe.route"), Op::Route { k: e.top_k as u32 }, &[z, per_expert])?;
+        let z = self.linear(&n("moe.router_logits"), r, &n("router.proj"))?;
+        let per_expert = self.weight(&n("router.per_expert_scale"))?;
+        let route = self.node(&n("moe.route"), Op::Route { k: top_k as u32 }, &[z, per_expert])?;
 
-        let x = self.norm(&n("moe.norm"), h, Some(&n("pre_feedforward_layernorm_2")), hidden, hidden)?;
-        let expert = |b: &mut Self, name: &str, x, proj: &str, rows, cols| {
-            let w = b.matrix(&n(&format!("experts.switch_glu.{proj}")), &[e.count, rows], cols)?;
-            b.node(&n(name), Op::ExpertLinear, &[x, w, route])
+        let x = self.norm(&n("moe.norm"), h, Some(&n("pre_feedforward_layernorm_2")), hidden)?;
+        let expert = |b: &mut Self, name: &str, x, proj: &str| {
+            let w = b.weight(&n(&format!("experts.switch_glu.{proj}")))?;
+            b.node(&n(name), Op::ExpertLinear { order: None }, &[x, w, route])
         };
-        let gate = expert(self, "moe.gate", x, "gate_proj", e.width, hidden)?;
-        let up = expert(self, "moe.up", x, "up_proj", e.width, hidden)?;
+        let gate = expert(self, "moe.gate", x, "gate_proj")?;
+        let up = expert(self, "moe.up", x, "up_proj")?;
         let act = self.node(&n("moe.act"), Op::GeluMul, &[gate, up])?;
-        let y = expert(self, "moe.down", act, "down_proj", hidden, e.width)?;
+        let y = expert(self, "moe.down", act, "down_proj")?;
         self.node(&n("moe.sum"), Op::ExpertSum, &[y, route])
-    }
-}
-
-fn elem_of(d: Dtype) -> Option<Elem> {
-    match d {
-        Dtype::BF16 => Some(Elem::Bf16),
-        Dtype::F16 => Some(Elem::F16),
-        Dtype::F32 => Some(Elem::F32),
-        _ => None,
     }
 }

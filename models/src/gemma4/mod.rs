@@ -2,10 +2,13 @@
 
 pub mod config;
 pub(crate) mod fields;
+mod layer;
 pub mod layers;
 mod parts;
 pub(crate) mod quant_config;
+mod rope;
 mod source;
+pub mod tensors;
 
-pub use config::{Config, Experts, LayerKind, PerLayerEmbedding, Rope, StoredFloat};
+pub use config::{Config, Experts, Layer, LayerKind, PerLayerEmbedding, Rope, StoredFloat};
 pub use quant_config::QuantConfig;

@@ -1,12 +1,13 @@
-//! The parts of config.json that are more than one number: kinds, layer types, experts, rotary embedding.
+//! The parts of config.json that are more than one number: kinds, layer types, experts, stored type.
 
-use super::config::{Experts, LayerKind, Rope, StoredFloat};
-use super::fields::{Fields, contradiction, missing, positive, unexpected, unsupported};
+use super::config::{Experts, LayerKind, StoredFloat};
+use super::fields::{Fields, contradiction, missing, unexpected, unsupported};
 use crate::json::show;
 use ir::diag::Result;
+use ir::graph::verify::types::MAX_EXPERTS;
 use serde_json::Value;
 
-/// Most heads, experts and the like.
+/// Most heads, and widest head.
 pub(super) const MANY: usize = 1 << 16;
 /// Widest vector, largest vocabulary.
 pub(super) const WIDTH: usize = 1 << 24;
@@ -33,9 +34,9 @@ pub(super) fn kinds(f: &Fields) -> Result<()> {
 
 /// Refuses variants of the layers that Gemma 4 does not have.
 pub(super) fn activation(f: &Fields) -> Result<()> {
-    let value = f.need("hidden_activation")?;
+    let (name, value) = f.need("hidden_activation")?;
     if value != "gelu_pytorch_tanh" {
-        return Err(unsupported(f.place, format!("`hidden_activation` is {}, only \"gelu_pytorch_tanh\" is known", show(value))));
+        return Err(unsupported(f.place, format!("`{name}` is {}, only \"gelu_pytorch_tanh\" is known", show(value))));
     }
     if f.flag("attention_bias", false)? {
         return Err(unsupported(f.place, "`attention_bias` is true, but Gemma 4 has no biases".into()));
@@ -52,7 +53,7 @@ pub(super) fn activation(f: &Fields) -> Result<()> {
 /// `layer_types`, as many as `num_hidden_layers`.
 pub(super) fn layer_kinds(f: &Fields) -> Result<Vec<LayerKind>> {
     let count = f.count("num_hidden_layers", 4096)?;
-    let value = f.need("layer_types")?;
+    let (_, value) = f.need("layer_types")?;
     let Value::Array(list) = value else {
         return Err(unexpected(f.place, "layer_types", value, "a list"));
     };
@@ -80,23 +81,14 @@ pub(super) fn layer_kinds(f: &Fields) -> Result<Vec<LayerKind>> {
     Ok(out)
 }
 
-/// A head size.
-pub(super) fn even(f: &Fields, field: &str) -> Result<usize> {
-    let n = f.count(field, MANY)?;
-    if n % 2 != 0 {
-        return Err(unexpected(f.place, field, f.need(field)?, "an even number (rotary pairs)"));
-    }
-    Ok(n)
-}
-
 /// The mixture of experts, if the model has one.
 pub(super) fn experts(f: &Fields) -> Result<Option<Experts>> {
     if !f.flag("enable_moe_block", false)? {
         return Ok(None);
     }
     let e = Experts {
-        count: f.count("num_experts", MANY)?,
-        top_k: f.count("top_k_experts", MANY)?,
+        count: f.count("num_experts", MAX_EXPERTS as usize)?,
+        top_k: f.count("top_k_experts", MAX_EXPERTS as usize)?,
         width: f.count("moe_intermediate_size", WIDTH)?,
     };
     if e.top_k > e.count {
@@ -105,50 +97,13 @@ pub(super) fn experts(f: &Fields) -> Result<Option<Experts>> {
     Ok(Some(e))
 }
 
-/// The rotary embedding of a layer type, which has to be of a given kind.
-pub(super) fn rope(f: &Fields, layer: &str, kind: &str) -> Result<Rope> {
-    let name = format!("rope_parameters.{layer}");
-    let entry = match f.need("rope_parameters")? {
-        Value::Object(o) => o.get(layer).ok_or_else(|| missing(f.place, &name))?,
-        other => {
-            return Err(unexpected(f.place, "rope_parameters", other, "an object with one entry a layer type"));
-        }
-    };
-    let Value::Object(entry) = entry else {
-        return Err(unexpected(f.place, &name, entry, "an object"));
-    };
-    let get = |key: &str| entry.get(key).filter(|v| !v.is_null());
-    let found = get("rope_type").ok_or_else(|| missing(f.place, &format!("{name}.rope_type")))?;
-    if found != kind {
-        return Err(unsupported(f.place, format!("`{name}.rope_type` is {}, only \"{kind}\" is known there", show(found))));
-    }
-    let number = |key: &str, max: f64| get(key).map(|v| positive(f.place, &format!("{name}.{key}"), v, max)).transpose();
-    let partial = number("partial_rotary_factor", 1.0)?;
-    Ok(Rope {
-        theta: number("rope_theta", 1e30)?.ok_or_else(|| missing(f.place, &format!("{name}.rope_theta")))?,
-        partial_rotary_factor: match (kind, partial) {
-            ("default", None | Some(1.0)) => 1.0,
-            ("default", Some(_)) => {
-                return Err(unsupported(f.place, format!("`{name}.partial_rotary_factor` must be 1 or absent")));
-            }
-            (_, p) => p.ok_or_else(|| missing(f.place, &format!("{name}.partial_rotary_factor")))?,
-        },
-        factor: number("factor", 1e6)?.unwrap_or(1.0),
-    })
-}
-
 /// `dtype`, or `torch_dtype` in older files.
 pub(super) fn dtype(f: &Fields) -> Result<StoredFloat> {
-    let (name, old) = (f.text("dtype")?, f.text("torch_dtype")?);
-    if let (Some(a), Some(b)) = (name, old)
-        && a != b
-    {
-        return Err(contradiction(f.place, format!("`dtype` is {a} but `torch_dtype` is {b}")));
-    }
-    match name.or(old).ok_or_else(|| missing(f.place, "dtype"))? {
-        "bfloat16" => Ok(StoredFloat::Bf16),
-        "float16" => Ok(StoredFloat::F16),
-        "float32" => Ok(StoredFloat::F32),
-        other => Err(unexpected(f.place, "dtype", &other.into(), "bfloat16, float16 or float32")),
+    let (name, value) = f.need("dtype")?;
+    match value.as_str() {
+        Some("bfloat16") => Ok(StoredFloat::Bf16),
+        Some("float16") => Ok(StoredFloat::F16),
+        Some("float32") => Ok(StoredFloat::F32),
+        _ => Err(unexpected(f.place, name, value, "bfloat16, float16 or float32")),
     }
 }

@@ -1,6 +1,6 @@
 //! The `quantization` section of an MLX configuration: default bits and group, and exceptions by module.
 
-use super::fields::{contradiction, count, missing, unexpected, unsupported};
+use super::fields::{Fields, contradiction, count, missing, same, unexpected, unsupported};
 use crate::json::show;
 use ir::diag::Result;
 use serde_json::{Map, Value};
@@ -8,6 +8,17 @@ use std::collections::BTreeMap;
 
 /// Prefixes under which checkpoints keep the text decoder, the longest first.
 pub const PREFIXES: [&str; 3] = ["language_model.model.", "model.language_model.", "model."];
+
+/// Widths of a code that MLX's affine format has.
+pub const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
+/// Sizes of a group that it has.
+pub const GROUPS: [u32; 3] = [32, 64, 128];
+
+/// A module's path without prefix, however a checkpoint spells it (`lm_head` stands beside the decoder).
+pub(crate) fn canonical(name: &str) -> &str {
+    let inner = PREFIXES.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
+    inner.strip_prefix("language_model.").unwrap_or(inner)
+}
 
 /// What the configuration says about quantization. The tensors' shapes have to agree with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,12 +37,12 @@ impl QuantConfig {
         self.overrides.get(module).copied().unwrap_or(Some((self.bits, self.group_size)))
     }
 
-    /// Reads `quantization` and its copy `quantization_config`.
-    pub(super) fn parse(top: &Map<String, Value>, place: &str) -> Result<Option<QuantConfig>> {
-        let find = |key: &str| top.get(key).filter(|v| !v.is_null());
-        let (key, value) = match (find("quantization"), find("quantization_config")) {
+    /// Reads `quantization` and its copies: `quantization_config`, and either of them in `text_config`.
+    pub(super) fn parse(f: &Fields) -> Result<Option<QuantConfig>> {
+        let place = f.place;
+        let (key, value) = match (f.get("quantization")?, f.get("quantization_config")?) {
             (None, None) => return Ok(None),
-            (Some(a), Some(b)) if a != b => {
+            (Some(a), Some(b)) if !same(a, b) => {
                 return Err(contradiction(place, "`quantization` and `quantization_config` differ".into())
                     .hint("they are two copies of the same section: remove the wrong one"));
             }
@@ -64,7 +75,7 @@ impl QuantConfig {
                     return Err(unexpected(place, &field, other, "false or {\"bits\", \"group_size\"}"));
                 }
             };
-            let canonical = PREFIXES.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
+            let canonical = canonical(name);
             if let Some(old) = overrides.insert(canonical.to_string(), pair)
                 && old != pair
             {
@@ -90,11 +101,11 @@ fn bits_and_group(section: &Map<String, Value>, field: &str, place: &str) -> Res
         Ok((count(place, &name, value, 1, 1 << 16)? as u32, name, value))
     };
     let (bits, name, value) = get("bits")?;
-    if !matches!(bits, 4 | 8) {
-        return Err(unsupported(place, format!("`{name}` is {}, only 4 and 8 bits are supported", show(value))));
+    if !BITS.contains(&bits) {
+        return Err(unsupported(place, format!("`{name}` is {}, only 2, 3, 4, 5, 6 and 8 bits are supported", show(value))));
     }
     let (group, name, value) = get("group_size")?;
-    if !matches!(group, 32 | 64 | 128) {
+    if !GROUPS.contains(&group) {
         return Err(unsupported(place, format!("`{name}` is {}, only groups of 32, 64 and 128 are supported", show(value))));
     }
     Ok((bits, group))

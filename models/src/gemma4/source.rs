@@ -1,35 +1,47 @@
 //! The checkpoint as the source of weights that interpreter and packer read, by the names of the graph's weight nodes.
 
-use crate::checkpoint::{Checkpoint, Tensor};
-use ir::graph::interp::{Affine, Dtype, Plain, WeightSource};
+use crate::checkpoint::{Checkpoint, Module};
+use ir::graph::Dtype;
+use ir::graph::interp::{Affine, Parts, Plain, WeightSource};
+use std::borrow::Cow;
 
-fn shape(t: &Tensor) -> Vec<u32> {
-    t.shape.iter().map(|&d| d as u32).collect()
+/// The type of stored floats; `None` if it is none of those that weights have.
+pub(super) fn float(d: safetensors::Dtype) -> Option<Dtype> {
+    match d {
+        safetensors::Dtype::BF16 => Some(Dtype::Bf16),
+        safetensors::Dtype::F16 => Some(Dtype::F16),
+        safetensors::Dtype::F32 => Some(Dtype::F32),
+        _ => None,
+    }
+}
+
+fn parts(p: Vec<&[u8]>) -> Parts<'_> {
+    p.into_iter().map(Cow::Borrowed).collect()
 }
 
 impl WeightSource for Checkpoint {
     fn plain(&self, name: &str) -> Option<Plain<'_>> {
-        let t = self.tensor(&format!("{name}.weight")).or_else(|| self.tensor(name))?;
-        let dtype = match t.dtype {
-            safetensors::Dtype::BF16 => Dtype::Bf16,
-            safetensors::Dtype::F16 => Dtype::F16,
-            safetensors::Dtype::F32 => Dtype::F32,
-            _ => return None,
-        };
-        Some(Plain { dtype, shape: shape(&t), bytes: t.bytes })
+        let shape = self.expected(name)?.shape.iter().map(|&d| d as u32).collect();
+        match self.weight(name).ok()? {
+            Module::Plain { dtype, values, .. } => Some(Plain { dtype: float(dtype)?, shape, parts: parts(values) }),
+            Module::Affine { .. } => None,
+        }
     }
 
     fn affine(&self, name: &str) -> Option<Affine<'_>> {
-        let part = |p: &str| self.tensor(&format!("{name}.{p}"));
-        let (w, scales, biases) = (part("weight")?, part("scales")?, part("biases")?);
-        let (ws, ss) = (shape(&w), shape(&scales));
-        let (&[.., rows, _], &groups) = (ws.as_slice(), ss.last()?) else {
-            return None;
-        };
-        let stack = ws[..ws.len() - 2].iter().product();
-        // Shapes alone leave bits and group open; the graph builder has checked the config's word against them.
-        let (bits, group) = self.config().quantization.as_ref()?.of(name)?;
-        let cols = groups * group;
-        Some(Affine { bits, group, stack, rows, cols, words: w.bytes, scales: scales.bytes, biases: biases.bytes })
+        match self.weight(name).ok()? {
+            Module::Affine { bits, group, stack, rows, cols, dtype, words, scales, biases } => Some(Affine {
+                bits,
+                group,
+                stack: stack as u32,
+                rows: rows as u32,
+                cols: cols as u32,
+                scale_dtype: float(dtype)?,
+                words: parts(words),
+                scales: parts(scales),
+                biases: parts(biases),
+            }),
+            Module::Plain { .. } => None,
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! What the checkpoint tests share: building small checkpoints, and asserting on messages.
 #![allow(dead_code)] // not every test uses every helper
 
+pub mod tiny;
+
 use models::Checkpoint;
 use serde_json::{Value, json};
 use std::borrow::Cow;

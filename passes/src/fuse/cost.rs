@@ -63,6 +63,8 @@ pub struct KernelPlan {
     pub reads: Vec<usize>,
     /// Its form.
     pub shape: Shape,
+    /// Its shared arrays, the greatest first.
+    pub shared: Vec<u32>,
 }
 
 /// A legal choice with its kernels.
@@ -153,6 +155,7 @@ pub fn evaluate(p: &Problem, choice: &[u32], w: &Weights) -> Option<Solution> {
             stores: (0..n).filter(|&m| memory[m] && store[m] == r).collect(),
             reads: reads[r].iter().collect(),
             shape,
+            shared: shape::shared(p, &closure[r]),
         });
     }
     let kernels = in_order(kernels, &store)?;
@@ -217,7 +220,7 @@ fn candidates(p: &Problem, kernels: &[KernelPlan], store: &[usize]) -> Vec<Candi
             waits.sort_unstable();
             waits.dedup();
             let root = &p.items[k.root];
-            Candidate { waits, rows: root.rows, solo: root.kind.is_solo(), nodes: k.nodes.iter().map(|&i| i as u32).collect() }
+            Candidate { waits, rows: root.rows, solo: root.kind.is_solo(), nodes: k.nodes.iter().map(|&i| i as u32).collect(), shared: k.shared.clone() }
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use super::lang::Kind;
 use super::rules::Rule;
 use crate::sketch::Sketch;
 use ir::graph::op::Op;
-use ir::graph::{Graph, NodeId, Rows};
+use ir::graph::{Dtype, Graph, NodeId, Rows};
 
 const W: u32 = 64;
 const HEAD: u32 = 32;
@@ -17,7 +17,15 @@ impl Rule {
         let mut s = Sketch::new(&self.name);
         let mut outputs = vec![];
         let (consumer, _, producer) = self.edges[0];
-        if consumer.is_row() && producer.is_row() {
+        let plain = |k: Kind| matches!(k, Kind::Linear | Kind::ExpertLinear);
+        if plain(consumer) || plain(producer) {
+            s.plain = Some(Dtype::Bf16);
+        }
+        if (consumer, producer) == (Kind::Gelu, Kind::Slice) {
+            outputs.push(sliced(&mut s, "affine"));
+            s.plain = Some(Dtype::F16);
+            outputs.push(sliced(&mut s, "plain"));
+        } else if (consumer.is_row() || plain(consumer)) && producer.is_row() {
             for &(c, slot, p) in &self.edges {
                 let out = rows(&mut s, c, slot, p);
                 outputs.push(out);
@@ -34,7 +42,7 @@ impl Rule {
 /// `consumer(.., producer, ..)` over rows of tokens.
 fn rows(s: &mut Sketch, consumer: Kind, slot: usize, producer: Kind) -> NodeId {
     let at = |n: &str| format!("{n}{slot}");
-    let x = if producer == Kind::Embed { None } else { Some(s.embed(&at("x"), W)) };
+    let x = if matches!(producer, Kind::Embed | Kind::Slice) { None } else { Some(s.embed(&at("x"), W)) };
     let p = match (producer, x) {
         (Kind::Norm, Some(x)) => s.norm(&at("norm_p"), x, W, true),
         (Kind::Add, Some(x)) => {
@@ -44,6 +52,10 @@ fn rows(s: &mut Sketch, consumer: Kind, slot: usize, producer: Kind) -> NodeId {
         (Kind::Mul, Some(x)) => s.mul_weight(&at("mul_p"), x, W),
         (Kind::Scale, Some(x)) => s.like(&at("scale_p"), Op::MulConst { c: 0.3 }, &[x]),
         (Kind::Select, Some(x)) => s.select(&at("select_p"), x),
+        (Kind::Slice, _) => {
+            let wide = s.embed(&at("wide"), 2 * W);
+            s.slice(&at("slice_p"), wide, 40, W)
+        }
         _ => s.embed(&at("embed_p"), W),
     };
     let other = |s: &mut Sketch| {
@@ -63,7 +75,14 @@ fn rows(s: &mut Sketch, consumer: Kind, slot: usize, producer: Kind) -> NodeId {
         }
         Kind::Scale => s.like(&at("scale_c"), Op::MulConst { c: -1.7 }, &[p]),
         Kind::Select => s.select(&at("select_c"), p),
-        // Fixed point is no output: a matmul reads it.
+        Kind::ExpertLinear => {
+            let x = s.embed(&at("router_x"), W);
+            let x = if s.ty(p).rows == Rows::Outputs { s.select(&at("router_select"), x) } else { x };
+            let z = s.linear(&at("logits"), x, EXPERTS);
+            let r = s.route(&at("route"), z, 2);
+            s.expert_linear(&at("out"), p, r, EXPERTS, W)
+        }
+        // A matmul. Fixed point is no output: a matmul reads it.
         _ => s.linear(&at("out"), p, W),
     }
 }
@@ -71,7 +90,7 @@ fn rows(s: &mut Sketch, consumer: Kind, slot: usize, producer: Kind) -> NodeId {
 /// A key and a value on their way from a matmul to the cache, and attention over them.
 fn heads(s: &mut Sketch, consumer: Kind, producer: Kind) -> NodeId {
     let x = s.embed("x", W);
-    if (consumer, producer) == (Kind::HeadNorm, Kind::Matmul) {
+    if consumer == Kind::HeadNorm && producer.is_matmul() {
         let y = s.linear("y", x, W);
         return s.norm("norm", y, HEAD, true);
     }
@@ -84,6 +103,14 @@ fn heads(s: &mut Sketch, consumer: Kind, producer: Kind) -> NodeId {
     let (k, v) = if producer == Kind::Rope { (s.rope("rope", k, HEAD), v) } else { (k, s.norm("norm", v, HEAD, false)) };
     let kv = s.cache("", 0, k, v, HEAD);
     s.attention("attn", q, kv, HEAD)
+}
+
+/// A gate and a part of a row.
+fn sliced(s: &mut Sketch, tag: &str) -> NodeId {
+    let at = |n: &str| format!("{n}_{tag}");
+    let (x, wide) = (s.embed(&at("x"), W), s.embed(&at("wide"), 3 * W));
+    let (gate, part) = (s.linear(&at("gate"), x, W), s.slice(&at("part"), wide, W, W));
+    s.like(&at("gelu"), Op::GeluMul, &[gate, part])
 }
 
 /// A matmul with what the rule puts before or after it.
@@ -99,7 +126,7 @@ fn matmuls(s: &mut Sketch, consumer: Kind, producer: Kind) -> NodeId {
             let r = route(s);
             s.expert_linear("y", x, r, EXPERTS, W)
         }
-        (Kind::Gelu, Kind::ExpertMatmul) => {
+        (Kind::Gelu, Kind::ExpertMatmul | Kind::ExpertLinear) => {
             let r = route(s);
             let (a, b) = (s.expert_linear("gate", x, r, EXPERTS, W), s.expert_linear("up", x, r, EXPERTS, W));
             s.like("gelu", Op::GeluMul, &[a, b])

@@ -24,6 +24,8 @@ pub enum Kind {
     Embed,
     /// Rows whose logits are asked for.
     Select,
+    /// A part of a row.
+    Slice,
     /// Fixed point.
     Quantize,
     /// Exact-integer matmul.
@@ -46,8 +48,10 @@ pub enum Kind {
     Attention,
     /// Choice of the token.
     Argmax,
-    /// A matmul that has not been lowered to exact integers.
+    /// Matmul with plain weights.
     Linear,
+    /// Matmul of chosen experts with plain weights.
+    ExpertLinear,
 }
 
 impl Kind {
@@ -65,6 +69,7 @@ impl Kind {
             Op::MulConst { .. } => Kind::Scale,
             Op::Embed { .. } => Kind::Embed,
             Op::Select => Kind::Select,
+            Op::Slice { .. } => Kind::Slice,
             Op::Quantize { .. } => Kind::Quantize,
             Op::QLinear { .. } => Kind::Matmul,
             Op::QExpertLinear { .. } => Kind::ExpertMatmul,
@@ -76,7 +81,8 @@ impl Kind {
             Op::Route { .. } => Kind::Route,
             Op::Attention { .. } => Kind::Attention,
             Op::Argmax => Kind::Argmax,
-            Op::Linear | Op::ExpertLinear => Kind::Linear,
+            Op::Linear { .. } => Kind::Linear,
+            Op::ExpertLinear { .. } => Kind::ExpertLinear,
         })
     }
 
@@ -90,6 +96,7 @@ impl Kind {
             Kind::Scale => "scale",
             Kind::Embed => "embed",
             Kind::Select => "select",
+            Kind::Slice => "slice",
             Kind::Quantize => "quantize",
             Kind::Matmul => "matmul",
             Kind::ExpertMatmul => "expert_matmul",
@@ -102,12 +109,13 @@ impl Kind {
             Kind::Attention => "attention",
             Kind::Argmax => "argmax",
             Kind::Linear => "linear",
+            Kind::ExpertLinear => "expert_linear",
         }
     }
 
     /// An operation over the row of one token, which every block that needs it can compute again.
     pub fn is_row(self) -> bool {
-        matches!(self, Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Quantize)
+        matches!(self, Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Slice | Kind::Quantize)
     }
 
     /// An operation over one head.
@@ -115,9 +123,9 @@ impl Kind {
         matches!(self, Kind::HeadNorm | Kind::Rope | Kind::KvWrite)
     }
 
-    /// A matmul on exact integers.
+    /// A matmul.
     pub fn is_matmul(self) -> bool {
-        matches!(self, Kind::Matmul | Kind::ExpertMatmul)
+        matches!(self, Kind::Matmul | Kind::ExpertMatmul | Kind::Linear | Kind::ExpertLinear)
     }
 
     /// An operation on single elements, which may follow a matmul on the rows that a block computed.

@@ -3,6 +3,7 @@
 //! A region as fusion sees it is a [`Problem`]: no names, no ids, so that equal layers are equal problems.
 
 use super::lang::Kind;
+use crate::lower::shared::own;
 use crate::options::Options;
 use ir::graph::op::Op;
 use ir::graph::{Elem, Graph, NodeId, Rows};
@@ -53,6 +54,8 @@ pub struct Item {
     pub rows: u8,
     /// Bytes of a stored row.
     pub bytes: u64,
+    /// Bytes of shared memory that its own work takes.
+    pub shared: u32,
     /// Must be in memory: read by a later region, an output, or kept.
     pub needed: bool,
     /// A head norm over the whole row: only the operations after it say that it is one.
@@ -166,7 +169,7 @@ pub fn problem(g: &Graph, region: &Region, options: &Options) -> Problem {
         let kind = Kind::of(g, id).expect("regions hold computing nodes");
         let whole = kind == Kind::HeadNorm && matches!(n.op, Op::RmsNorm { dim, .. } if dim == n.ty.width());
         let rows = rows_of(g, id) as u8;
-        p.items.push(Item { kind, operands, rows, bytes: row_bytes(g, id), needed, whole });
+        p.items.push(Item { kind, operands, rows, bytes: row_bytes(g, id), shared: own(g, id), needed, whole });
         inner.insert(id, i);
     }
     p

@@ -23,27 +23,30 @@ pub struct Rule {
 }
 
 /// Producers over rows that any row consumer can compute itself.
-const ROW_PRODUCERS: [(&str, Kind); 6] = [
+const ROW_PRODUCERS: [(&str, Kind); 7] = [
     ("norm", Kind::Norm),
     ("add", Kind::Add),
     ("mul", Kind::Mul),
     ("scale", Kind::Scale),
     ("embed", Kind::Embed),
     ("select", Kind::Select),
+    ("slice", Kind::Slice),
 ];
 
 /// Consumers over rows, with the operands that can be computed.
-const ROW_CONSUMERS: [(&str, Kind, &[usize]); 6] = [
+const ROW_CONSUMERS: [(&str, Kind, &[usize]); 8] = [
     ("norm", Kind::Norm, &[0]),
     ("add", Kind::Add, &[0, 1]),
     ("mul", Kind::Mul, &[0, 1]),
     ("scale", Kind::Scale, &[0]),
     ("select", Kind::Select, &[0]),
     ("quantize", Kind::Quantize, &[0]),
+    ("linear", Kind::Linear, &[0]),
+    ("expert-linear", Kind::ExpertLinear, &[0]),
 ];
 
 /// One producer into one operand.
-const SINGLE: [(&str, Kind, usize, Kind, &str); 9] = [
+const SINGLE: [(&str, Kind, usize, Kind, &str); 5] = [
     (
         "quantize-into-matmul",
         Kind::Matmul,
@@ -58,20 +61,24 @@ const SINGLE: [(&str, Kind, usize, Kind, &str); 9] = [
         Kind::Quantize,
         "every block of the experts' matmul quantizes the row itself",
     ),
-    ("matmul-into-softcap", Kind::Softcap, 0, Kind::Matmul, "the softcap is applied to each row as it leaves the matmul"),
-    ("matmul-into-scale", Kind::Scale, 0, Kind::Matmul, "the constant factor is applied to each row as it leaves the matmul"),
-    ("matmul-into-head-norm", Kind::HeadNorm, 0, Kind::Matmul, "a block computes whole heads and norms them"),
     ("head-norm-into-rope", Kind::Rope, 0, Kind::HeadNorm, "a head is rotated in the registers that normed it"),
     ("rope-into-cache", Kind::KvWrite, 1, Kind::Rope, "keys go to the cache from the registers that rotated them"),
     ("head-norm-into-cache", Kind::KvWrite, 2, Kind::HeadNorm, "values go to the cache from the registers that normed them"),
-    ("matmul-into-route", Kind::Route, 0, Kind::Matmul, "one block computes all logits of the router and chooses"),
+];
+
+/// What follows a matmul in its kernel: the end of the rule's name, the operation, what it does.
+const AFTER: [(&str, Kind, &str); 4] = [
+    ("softcap", Kind::Softcap, "the softcap is applied to each row as it leaves the matmul"),
+    ("scale", Kind::Scale, "the constant factor is applied to each row as it leaves the matmul"),
+    ("head-norm", Kind::HeadNorm, "a block computes whole heads and norms them"),
+    ("route", Kind::Route, "one block computes all logits of the router and chooses"),
 ];
 
 fn arities(k: Kind) -> &'static [usize] {
     match k {
         Kind::Norm | Kind::HeadNorm => &[1, 2],
-        Kind::Scale | Kind::Select | Kind::Quantize | Kind::Rope | Kind::Softcap => &[1],
-        Kind::ExpertMatmul | Kind::KvWrite => &[3],
+        Kind::Scale | Kind::Select | Kind::Slice | Kind::Quantize | Kind::Rope | Kind::Softcap => &[1],
+        Kind::ExpertMatmul | Kind::ExpertLinear | Kind::KvWrite => &[3],
         _ => &[2],
     }
 }
@@ -125,39 +132,61 @@ fn build() -> Vec<Rule> {
     for (name, consumer, slot, producer, about) in SINGLE {
         push(name.into(), about.into(), vec![(consumer, slot, producer)], inline(consumer, slot, producer));
     }
-    let (m, e) = (Kind::Matmul, Kind::ExpertMatmul);
+    // The same for matmuls on exact integers and for those with plain weights.
+    for (name, m, e, row) in [
+        ("matmul", Kind::Matmul, Kind::ExpertMatmul, "quantized row"),
+        ("linear", Kind::Linear, Kind::ExpertLinear, "row"),
+    ] {
+        let (ms, es) = (m.symbol(), e.symbol());
+        for (end, consumer, about) in AFTER {
+            push(format!("{name}-into-{end}"), about.into(), vec![(consumer, 0, m)], inline(consumer, 0, m));
+        }
+        push(
+            format!("{name}s-into-gelu"),
+            format!("gate and up, two matmuls of one {row}, are computed together and joined as they leave them"),
+            vec![(Kind::Gelu, 0, m), (Kind::Gelu, 1, m)],
+            both(Kind::Gelu, &format!("({ms} ?a ?q ?v)"), &format!("({ms} ?b ?q ?w)")),
+        );
+        push(
+            format!("expert-{name}s-into-gelu"),
+            "gate and up of the chosen experts are computed together and joined as they leave them".into(),
+            vec![(Kind::Gelu, 0, e), (Kind::Gelu, 1, e)],
+            both(Kind::Gelu, &format!("({es} ?a ?q ?v ?r)"), &format!("({es} ?b ?q ?w ?r)")),
+        );
+        push(
+            format!("{name}s-into-add"),
+            format!("two matmuls of one {row} are computed together and added as they leave them"),
+            vec![(Kind::Add, 0, m), (Kind::Add, 1, m)],
+            both(Kind::Add, &format!("({ms} ?a ?q ?v)"), &format!("({ms} ?b ?q ?w)")),
+        );
+        push(
+            format!("{name}-into-mul"),
+            "a factor per row of the matrix is applied to each row as it leaves the matmul".into(),
+            vec![(Kind::Mul, 0, m)],
+            vec![(
+                format!("(mul ?c (mat ({ms} ?p ?q ?v)) (weight ?w))"),
+                format!("(mul ?c ({ms} ?p ?q ?v) (weight ?w))"),
+            )],
+        );
+        push(
+            format!("expert-{name}-into-sum"),
+            "a block computes its rows for all chosen experts and sums them in rank order".into(),
+            vec![(Kind::ExpertSum, 0, e)],
+            vec![(
+                format!("(expert_sum ?c (mat ({es} ?p ?q ?v ?r)) ?r)"),
+                format!("(expert_sum ?c ({es} ?p ?q ?v ?r) ?r)"),
+            )],
+        );
+    }
+    let gate = |m: Kind| {
+        let (gate, part) = (format!("({} ?a ?q ?v)", m.symbol()), "(slice ?s ?x)");
+        both(Kind::Gelu, &gate, part).remove(0)
+    };
     push(
-        "matmuls-into-gelu".into(),
-        "gate and up, two matmuls of one quantized row, are computed together and joined as they leave them".into(),
-        vec![(Kind::Gelu, 0, m), (Kind::Gelu, 1, m)],
-        both(Kind::Gelu, "(matmul ?a ?q ?v)", "(matmul ?b ?q ?w)"),
-    );
-    push(
-        "expert-matmuls-into-gelu".into(),
-        "gate and up of the chosen experts are computed together and joined as they leave them".into(),
-        vec![(Kind::Gelu, 0, e), (Kind::Gelu, 1, e)],
-        both(Kind::Gelu, "(expert_matmul ?a ?q ?v ?r)", "(expert_matmul ?b ?q ?w ?r)"),
-    );
-    push(
-        "matmuls-into-add".into(),
-        "two matmuls of one quantized row are computed together and added as they leave them".into(),
-        vec![(Kind::Add, 0, m), (Kind::Add, 1, m)],
-        both(Kind::Add, "(matmul ?a ?q ?v)", "(matmul ?b ?q ?w)"),
-    );
-    push(
-        "matmul-into-mul".into(),
-        "a factor per row of the matrix is applied to each row as it leaves the matmul".into(),
-        vec![(Kind::Mul, 0, m)],
-        vec![("(mul ?c (mat (matmul ?p ?q ?v)) (weight ?w))".into(), "(mul ?c (matmul ?p ?q ?v) (weight ?w))".into())],
-    );
-    push(
-        "expert-matmul-into-sum".into(),
-        "a block computes its rows for all chosen experts and sums them in rank order".into(),
-        vec![(Kind::ExpertSum, 0, e)],
-        vec![(
-            "(expert_sum ?c (mat (expert_matmul ?p ?q ?v ?r)) ?r)".into(),
-            "(expert_sum ?c (expert_matmul ?p ?q ?v ?r) ?r)".into(),
-        )],
+        "gate-and-slice-into-gelu".into(),
+        "a gate is joined, as it leaves its matmul, with the part of a row that it scales".into(),
+        vec![(Kind::Gelu, 1, Kind::Slice)],
+        vec![gate(Kind::Matmul), gate(Kind::Linear)],
     );
     rules
 }

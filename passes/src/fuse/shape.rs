@@ -2,13 +2,14 @@
 //!
 //! - rows: row operations only, a block per token;
 //! - heads: head operations only;
-//! - matmul: row operations that end in one quantized row, one or two matmuls of it, then either elementwise operations on
+//! - matmul: row operations that end in one row (in fixed point for affine weights), one or two matmuls of it, then either elementwise operations on
 //!   the rows of the matmul, or a sum over experts, or head operations, or a choice of experts;
 //! - alone: any single operation.
 
 use super::cost::Bits;
 use super::lang::Kind;
 use super::region::{Operand, Outer, Problem};
+use crate::lower::shared::{Need, SHARED_BUDGET, arrays, pooled};
 
 /// Form of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,12 +39,21 @@ fn after_matmul(p: &Problem, choice: impl Fn(usize, usize) -> bool, nodes: &Bits
     after
 }
 
+/// Is operand `s` of item `i` a slice that the kernel reads in place?
+fn is_slice(p: &Problem, inline: impl Fn(usize, usize) -> bool, i: usize, s: usize) -> bool {
+    let slice = |j: usize| p.items[j].kind == Kind::Slice && !inline(j, 0);
+    matches!(p.items[i].operands[s], Operand::Inner(j) if inline(i, s) && slice(j))
+}
+
 /// Is this a kernel that can be lowered? Says why not.
 pub fn check(p: &Problem, choice: &[u32], nodes: &Bits, root: usize) -> Result<Shape, String> {
     let inline = |i: usize, s: usize| choice[i] >> s & 1 == 1;
     let count = nodes.iter().count();
     if count == 1 {
         return Ok(Shape::Alone);
+    }
+    if pooled(&[shared(p, nodes)]) > SHARED_BUDGET {
+        return Err("it needs more shared memory than a block has".into());
     }
     let kinds = || nodes.iter().map(|i| p.items[i].kind);
     if kinds().all(Kind::is_row) {
@@ -90,6 +100,8 @@ pub fn check(p: &Problem, choice: &[u32], nodes: &Bits, root: usize) -> Result<S
             Kind::ExpertSum | Kind::Route => joined += 1,
             k if k.is_head() && all => heads = true,
             k if k.is_elementwise() && all => {}
+            // The other factor may be a part of a row.
+            Kind::Gelu if from_here(0, &item.operands[0]) && is_slice(p, inline, i, 1) => {}
             k => return Err(format!("`{}` cannot follow a matmul here", k.symbol())),
         }
     }
@@ -108,6 +120,22 @@ pub fn check(p: &Problem, choice: &[u32], nodes: &Bits, root: usize) -> Result<S
         }
     }
     Ok(Shape::Matmul)
+}
+
+/// Shared arrays of a kernel over these items, the greatest first.
+pub fn shared(p: &Problem, nodes: &Bits) -> Vec<u32> {
+    let needs: Vec<Need> = nodes
+        .iter()
+        .map(|i| {
+            let item = &p.items[i];
+            let input = match item.operands.first() {
+                Some(&Operand::Inner(j)) if nodes.has(j) => Some(j),
+                _ => None,
+            };
+            Need { kind: item.kind, own: item.shared, input }
+        })
+        .collect();
+    arrays(&needs, |i| p.items[i].bytes as u32)
 }
 
 /// Can the kernel `nodes` with result `root` store the item `m` of its own on the way?

@@ -1,13 +1,14 @@
 //! What all kernel generators share: the builder, parameters bound to graph values, rows, reductions within a warp.
 
 use super::schedule::Schedule;
+use super::shared::{SHARED_BUDGET, pooled};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{Op, RopeParams};
-use ir::graph::{Elem as GElem, Graph, NodeId, Rows};
+use ir::graph::{Dtype, Elem as GElem, Graph, NodeId, Rows};
 use ir::kernel::build::Builder;
 use ir::kernel::{Block, BoolOp, Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
-use ir::layout::AffineLayout;
-use ir::math::Arith;
+use ir::layout::{Format, MatrixLayout};
+use ir::math::{self, Arith};
 use ir::order::{ReductionOrder, Tree};
 use ir::plan::{Pack, state};
 use std::collections::BTreeMap;
@@ -48,6 +49,10 @@ pub struct Kx<'a> {
     /// Rings for asynchronous copies, by size: a pipeline drains, so the next one may use its ring.
     pub rings: BTreeMap<u32, Mem>,
     shared_names: u32,
+    /// First shared array of each part of the launch.
+    pub starts: Vec<u32>,
+    /// What each part needs of shared memory; rings are added as they are made.
+    needs: Vec<Vec<u32>>,
 }
 
 /// Bytes of one element run of a quantized row: three planes, then scales, sums and corrections per group.
@@ -68,11 +73,11 @@ pub fn row_bytes(g: &Graph, id: NodeId) -> u32 {
 
 impl<'a> Kx<'a> {
     /// Starts a kernel; values per output lie `OUTPUT_FROM` rows into the chunk.
-    pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows) -> Self {
+    pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, needs: Vec<Vec<u32>>) -> Self {
         let mut b = Builder::new(name, warps);
         b.min_blocks(s.min_blocks);
         let out = b.block_y();
-        let mut kx = Kx { b, g, s, args: vec![], tok: out, out, rings: BTreeMap::new(), shared_names: 0 };
+        let mut kx = Kx { b, g, s, args: vec![], tok: out, out, rings: BTreeMap::new(), shared_names: 0, starts: vec![], needs };
         if rows == Rows::Outputs {
             let from = kx.state(state::OUTPUT_FROM);
             kx.tok = kx.b.iadd(out, from);
@@ -97,6 +102,25 @@ impl<'a> Kx<'a> {
         let m = self.b.buf(&format!("{role}{}", self.args.len()), write);
         self.args.push((key, m));
         m
+    }
+
+    /// Begins the next part: a stage whose blocks run nothing else.
+    pub fn begin_part(&mut self) {
+        self.starts.push(self.shared_names);
+        self.rings.clear();
+    }
+
+    /// Takes room in shared memory beside what the launch needs anyway, if there is any.
+    pub fn take_room(&mut self, bytes: u32) -> bool {
+        let Some(part) = self.starts.len().checked_sub(1).filter(|&p| p < self.needs.len()) else { return false };
+        let mut needs = self.needs.clone();
+        needs[part].push(bytes);
+        needs[part].sort_unstable_by(|a, b| b.cmp(a));
+        let fits = pooled(&needs) <= SHARED_BUDGET;
+        if fits {
+            self.needs = needs;
+        }
+        fits
     }
 
     /// A shared array.
@@ -147,30 +171,43 @@ impl<'a> Kx<'a> {
         self.b.store(m, Elem::F32, at, v, pred);
     }
 
-    /// Reads element `i` of a plain weight (bf16 or f32).
+    /// Reads element `i` of a plain weight.
     pub fn load_plain(&mut self, id: NodeId, i: V) -> Result<V> {
-        let elem = match self.g.node(id).ty.elem {
-            GElem::Bf16 => Elem::Bf16,
-            GElem::F32 => Elem::F32,
-            other => {
-                return Err(
-                    Diagnostic::new("E0610", format!("a vector of {other:?} has no kernel yet")).at(&self.g.node(id).name)
-                );
-            }
+        let n = self.g.node(id);
+        let Some(dtype) = n.ty.dtype() else {
+            return Err(Diagnostic::new("E0610", format!("{} is no vector of numbers", n.ty)).at(&n.name));
         };
         let m = self.arg(ArgKey::Weight(id, Pack::Plain), false);
-        Ok(self.b.load(m, elem, i, None))
+        Ok(match dtype {
+            Dtype::F32 => self.b.load(m, Elem::F32, i, None),
+            Dtype::Bf16 => self.b.load(m, Elem::Bf16, i, None),
+            Dtype::F16 => {
+                let at = self.b.mul_c(i, 2);
+                let bytes = self.b.load_n(m, Elem::U8, at, 2, None);
+                let high = self.b.shl(bytes[1], 8);
+                let bits = self.b.iadd(high, bytes[0]);
+                math::f16_low(&mut self.b, bits)
+            }
+        })
     }
 
-    /// How this target packs an affine weight whose groups are summed in `order`.
-    pub fn layout(&self, weight: NodeId, order: ReductionOrder) -> Result<AffineLayout> {
+    /// How this target packs a matrix whose units are summed in `order`.
+    pub fn layout(&self, weight: NodeId, order: ReductionOrder) -> Result<MatrixLayout> {
         let n = self.g.node(weight);
-        let (GElem::Affine { bits, group }, [.., rows, cols]) = (n.ty.elem, n.ty.shape.as_slice()) else {
-            return Err(Diagnostic::new("E0611", "expected an affine matrix").at(&n.name));
+        let format = match n.ty.elem {
+            GElem::Affine { bits, group, scales } => Some(Format::Affine { bits, group, scales }),
+            _ => n.ty.dtype().map(Format::Plain),
         };
+        let (Some(format), [.., rows, cols]) = (format, n.ty.shape.as_slice()) else {
+            return Err(Diagnostic::new("E0611", "expected a matrix of weights").at(&n.name));
+        };
+        if !cols.is_multiple_of(format.unit()) {
+            let m = format!("no kernel for rows of {cols} weights: they are read {} at a time", format.unit());
+            return Err(Diagnostic::new("E0617", m).at(&n.name));
+        }
         let stack = if n.ty.shape.len() == 3 { n.ty.shape[0] } else { 1 };
         let chain_lanes = self.s.chain_lanes.min(order.lanes);
-        Ok(AffineLayout { bits, group, stack, rows: *rows, cols: *cols, order, chain_lanes, vec: self.s.vec })
+        Ok(MatrixLayout { format, stack, rows: *rows, cols: *cols, order, chain_lanes, vec: self.s.vec })
     }
 
     /// Is this block the first of its stage (the one that stores values computed by all)?
@@ -297,7 +334,7 @@ pub fn is_row_op(g: &Graph, id: NodeId) -> bool {
     let n = g.node(id);
     match n.op {
         Op::RmsNorm { dim, .. } => dim == n.ty.width(),
-        Op::Add | Op::Mul | Op::MulConst { .. } | Op::Embed { .. } | Op::Select | Op::Quantize { .. } => true,
+        Op::Add | Op::Mul | Op::MulConst { .. } | Op::Embed { .. } | Op::Select | Op::Slice { .. } | Op::Quantize { .. } => true,
         Op::GeluMul | Op::Softcap { .. } | Op::ExpertSum => true,
         _ => false,
     }

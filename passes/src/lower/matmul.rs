@@ -1,12 +1,15 @@
-//! Exact-integer matrix products (DESIGN section 3): within a group the integer sums of three byte planes, joined and
-//! rounded once; between groups chains of fma in the pinned order. How rows and chains are spread over lanes is the schedule's.
+//! Matrix products. Affine weights (DESIGN section 3): within a group the integer sums of three byte planes, joined and
+//! rounded once; between groups chains of fma in the pinned order. Plain weights: chains of fma over the elements of a
+//! float row, in the pinned order over units. How rows and chains are spread over lanes is the schedule's.
 
 use super::cx::{ArgKey, Kx};
-use super::rows::QRow;
-use ir::diag::{Diagnostic, Result};
+use super::rows::{FRow, QRow, XRow};
+use ir::diag::Result;
 use ir::graph::NodeId;
+use ir::kernel::build::Builder;
 use ir::kernel::{Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
-use ir::layout::AffineLayout;
+use ir::graph::Dtype;
+use ir::layout::{Format, MatrixLayout};
 use ir::math::{self, Arith};
 use ir::order::{ReductionOrder, Take, Tree};
 use ir::plan::Pack;
@@ -17,18 +20,14 @@ pub struct Matrix {
     /// Packed weights.
     pub mem: Mem,
     /// Their layout.
-    pub l: AffineLayout,
+    pub l: MatrixLayout,
 }
 
 impl Matrix {
     /// Binds the weight node.
     pub fn bind(kx: &mut Kx, weight: NodeId, order: ReductionOrder) -> Result<Matrix> {
         let l = kx.layout(weight, order)?;
-        if !(l.bits == 4 || l.bits == 8) || !l.group.is_multiple_of(32) {
-            return Err(Diagnostic::new("E0617", format!("no kernel for {}-bit weights in groups of {}", l.bits, l.group))
-                .at(&kx.g.node(weight).name));
-        }
-        let mem = kx.arg(ArgKey::Weight(weight, Pack::Affine(l)), false);
+        let mem = kx.arg(ArgKey::Weight(weight, Pack::Matrix(l)), false);
         Ok(Matrix { mem, l })
     }
 
@@ -50,9 +49,9 @@ impl Matrix {
         (row, pred)
     }
 
-    /// This lane's row of `tile` (counted over the whole stack) times the quantized row, whose first group is `group0`.
+    /// This lane's row of `tile` (counted over the whole stack) times the row x, whose first unit is `unit0`.
     /// Every lane that shares the row gets the result. Block-uniform.
-    pub fn dot(&self, kx: &mut Kx, x: QRow, tile: V, group0: V) -> V {
+    pub fn dot(&self, kx: &mut Kx, x: XRow, tile: V, unit0: V) -> V {
         let l = &self.l;
         let lane = kx.b.lane();
         let sub = kx.b.int_c(IntOp::And, lane, l.chain_lanes as i32 - 1);
@@ -63,28 +62,28 @@ impl Matrix {
             let first_step = k * l.chain_len();
             // With one lane per row the chain is known, and so is its length.
             let len = if l.chain_lanes == 1 {
-                (0..l.chain_len()).filter(|&t| l.group_of(k, t).is_some()).count() as u32
+                (0..l.chain_len()).filter(|&t| l.unit_of(k, t).is_some()).count() as u32
             } else {
                 l.chain_len()
             };
             let chain = kx.b.add_c(sub, (k * l.chain_lanes) as i32);
             let zero = kx.b.f(0.0);
             let step_base = kx.b.add_c(base, (first_step * l.step_words()) as i32);
-            accs.push(self.chain(kx, x, len, chain, step_base, group0, zero));
+            accs.push(self.chain(kx, x, len, chain, step_base, unit0, zero));
         }
         self.join(kx, accs)
     }
 
-    /// One chain: its groups in ascending order.
+    /// One chain: its units in ascending order.
     #[allow(clippy::too_many_arguments)]
-    fn chain(&self, kx: &mut Kx, x: QRow, len: u32, chain: V, base: V, group0: V, init: V) -> V {
+    fn chain(&self, kx: &mut Kx, x: XRow, len: u32, chain: V, base: V, unit0: V, init: V) -> V {
         let l = self.l;
         let trip = kx.b.i(len as i32);
-        let ragged = l.chain_lanes > 1 && l.groups() != l.chain_len() * l.order.lanes;
-        let group_step = move |kx: &mut Kx, t: V, mem: Mem, at: V, acc: V| {
+        let ragged = l.chain_lanes > 1 && l.units() != l.chain_len() * l.order.lanes;
+        let unit_step = move |kx: &mut Kx, t: V, mem: Mem, at: V, acc: V| {
             let g = match l.order.take {
                 Take::Contiguous => {
-                    let first = kx.b.mul_c(chain, l.order.run(l.groups()) as i32);
+                    let first = kx.b.mul_c(chain, l.order.run(l.units()) as i32);
                     kx.b.iadd(first, t)
                 }
                 Take::Strided => {
@@ -93,7 +92,7 @@ impl Matrix {
                 }
             };
             let valid = ragged.then(|| {
-                let lim = kx.b.i(l.groups() as i32);
+                let lim = kx.b.i(l.units() as i32);
                 kx.b.icmp(ICmp::Lt, g, lim)
             });
             let g = match valid {
@@ -103,26 +102,30 @@ impl Matrix {
                 }
                 None => g,
             };
-            let g = kx.b.iadd(g, group0);
-            let next = group(kx, &l, x, mem, at, g, acc);
+            let g = kx.b.iadd(g, unit0);
+            let next = match x {
+                XRow::Fixed(x) => group(kx, &l, x, mem, at, g, acc),
+                XRow::Floats(x) => plain_unit(kx, &l, x, mem, at, g, acc),
+            };
             match valid {
                 Some(p) => kx.b.select(p, next, acc),
                 None => next,
             }
         };
-        if kx.s.stages < 2 || len == 0 {
+        let (stages, warps) = (kx.s.stages, kx.b.warps());
+        let bytes = 4 * l.step_words() * stages * warps;
+        // A schedule is free: where the ring has no room, weights are read where they lie.
+        if stages < 2 || len == 0 || !(kx.rings.contains_key(&bytes) || kx.take_room(bytes)) {
             let mem = self.mem;
             let r = kx.for_(trip, &[init], |kx, t, acc| {
                 let off = kx.b.mul_c(t, l.step_words() as i32);
                 let at = kx.b.iadd(base, off);
-                vec![group_step(kx, t, mem, at, acc[0])]
+                vec![unit_step(kx, t, mem, at, acc[0])]
             });
             return r[0];
         }
         // Weights of a step are copied to shared memory some steps ahead, each warp its own.
-        let (stages, warps, warp, lane) = (kx.s.stages, kx.b.warps(), kx.b.warp(), kx.b.lane());
-        let slot_words = l.step_words();
-        let bytes = 4 * slot_words * stages * warps;
+        let (warp, lane, slot_words) = (kx.b.warp(), kx.b.lane(), l.step_words());
         let sh = match kx.rings.get(&bytes) {
             Some(m) => *m,
             None => {
@@ -156,7 +159,7 @@ impl Matrix {
         let copy = kx.b.end();
         kx.b.begin();
         let at = slot_at(kx, slot);
-        let next = group_step(kx, iv, sh, at, acc);
+        let next = unit_step(kx, iv, sh, at, acc);
         let body = kx.b.end();
         let carried = vec![(acc, init)];
         let op = KOp::Pipeline { stages, trip, copy_iv, copy_slot, copy, iv, slot, carried, body, yields: vec![next] };
@@ -207,34 +210,88 @@ impl Matrix {
     }
 }
 
-/// `acc` after one group: codes at word `at` of `mem`, activations of group `g`.
-fn group(kx: &mut Kx, l: &AffineLayout, x: QRow, mem: Mem, at: V, g: V, acc: V) -> V {
-    let lane = kx.b.lane();
-    let vec = l.vec as usize;
+/// The words of this lane's unit at word `at` of `mem`.
+fn unit_words(kx: &mut Kx, l: &MatrixLayout, mem: Mem, at: V) -> Vec<V> {
+    let (lane, vec) = (kx.b.lane(), l.vec as usize);
     let mine = kx.b.mul_c(lane, l.vec as i32);
-    let codes = kx.b.iadd(at, mine);
+    let first = kx.b.iadd(at, mine);
     let mut words = vec![];
     for j in (0..l.words()).step_by(vec) {
-        let w = kx.b.add_c(codes, (j * 32) as i32);
+        let w = kx.b.add_c(first, (j * 32) as i32);
         words.extend(kx.b.load_n(mem, Elem::I32, w, vec, None));
     }
-    let sb = kx.b.iadd(at, lane);
-    let sb = kx.b.add_c(sb, (l.words() * 32) as i32);
-    let sb = kx.b.load(mem, Elem::I32, sb, None);
+    words
+}
+
+/// The numbers of a packed word, in ascending order.
+fn numbers(b: &mut Builder, dtype: Dtype, word: V) -> Vec<V> {
+    match dtype {
+        Dtype::F32 => vec![b.float(word)],
+        Dtype::F16 => vec![math::f16_low(b, word), math::f16_high(b, word)],
+        Dtype::Bf16 => {
+            let low = b.shl(word, 16);
+            let high = b.int_c(IntOp::And, word, 0xffff_0000u32 as i32);
+            vec![b.float(low), b.float(high)]
+        }
+    }
+}
+
+/// `acc` after one unit of plain weights: numbers at word `at` of `mem`, elements of unit `u` of x.
+fn plain_unit(kx: &mut Kx, l: &MatrixLayout, x: FRow, mem: Mem, at: V, u: V, mut acc: V) -> V {
+    let Format::Plain(dtype) = l.format else { return acc };
+    let words = unit_words(kx, l, mem, at);
+    let first = kx.b.mul_c(u, l.unit() as i32);
+    let first = kx.b.iadd(x.base, first);
+    let mut xs = vec![];
+    for i in (0..l.unit()).step_by(l.vec as usize) {
+        let at = kx.b.add_c(first, i as i32);
+        xs.extend(kx.b.load_n(x.mem, Elem::F32, at, l.vec as usize, None));
+    }
+    let mut xs = xs.into_iter();
+    for w in words {
+        for w in numbers(&mut kx.b, dtype, w) {
+            if let Some(x) = xs.next() {
+                acc = kx.b.fma(w, x, acc);
+            }
+        }
+    }
+    acc
+}
+
+/// Scale and offset of this lane's group at word `at` of `mem`, where `lane` owns it.
+fn scale_and_offset(b: &mut Builder, l: &MatrixLayout, mem: Mem, at: V, lane: V) -> (V, V) {
+    let Format::Affine { scales, .. } = l.format else { return (at, at) };
+    let first = b.iadd(at, lane);
+    let first = b.add_c(first, (l.words() * 32) as i32);
+    let word = b.load(mem, Elem::I32, first, None);
+    let mut both = numbers(b, scales, word);
+    if scales == Dtype::F32 {
+        let second = b.add_c(first, 32);
+        both.push(b.load(mem, Elem::F32, second, None));
+    }
+    (both[0], both[1])
+}
+
+/// `acc` after one group: codes at word `at` of `mem`, activations of group `g`.
+fn group(kx: &mut Kx, l: &MatrixLayout, x: QRow, mem: Mem, at: V, g: V, acc: V) -> V {
+    let (vec, place) = (l.vec as usize, l.format.place());
+    let lane = kx.b.lane();
+    let words = unit_words(kx, l, mem, at);
+    let (s, beta) = scale_and_offset(&mut kx.b, l, mem, at, lane);
     let x0 = kx.b.lshr(x.base, 2);
-    let gw = kx.b.mul_c(g, (l.group / 4) as i32);
+    let gw = kx.b.mul_c(g, (x.group / 4) as i32);
     let x0 = kx.b.iadd(x0, gw);
     let zero = kx.b.i(0);
     let mut sums = [zero; 3];
     for (p, sum) in sums.iter_mut().enumerate() {
         let plane = kx.b.add_c(x0, (p as u32 * x.width / 4) as i32);
         let mut xs = vec![];
-        for m in (0..l.group / 4).step_by(vec) {
+        for m in (0..x.group / 4).step_by(vec) {
             let at = kx.b.add_c(plane, m as i32);
             xs.extend(kx.b.load_n(x.mem, Elem::I32, at, vec, None));
         }
         for (j, &w) in words.iter().enumerate() {
-            if l.bits == 4 {
+            if place == 4 {
                 let low = kx.b.int_c(IntOp::And, w, 0x0f0f_0f0f);
                 let high = kx.b.lshr(w, 4);
                 let high = kx.b.int_c(IntOp::And, high, 0x0f0f_0f0f);
@@ -258,35 +315,25 @@ fn group(kx: &mut Kx, l: &AffineLayout, x: QRow, mem: Mem, at: V, g: V, acc: V) 
         let i = x.meta(kx, 1, g);
         kx.b.load(x.mem, Elem::F32, i, None)
     };
-    if l.bits == 8 {
+    if place == 8 {
         // Codes are stored less 128: what the low planes lack is 128 times their sum.
         let i = x.meta(kx, 2, g);
         let c = kx.b.load(x.mem, Elem::I32, i, None);
         sums[2] = kx.b.iadd(sums[2], c);
     }
     let p = math::quant::join(&mut kx.b, sums[0], sums[1], sums[2]);
-    let (s, beta) = scale_and_offset(kx, sb);
     let bs = kx.b.mul(beta, s_x);
     let u = kx.b.fma(s, p, bs);
     kx.b.fma(scale, u, acc)
 }
 
-/// The two bf16 numbers of a packed word.
-fn scale_and_offset(kx: &mut Kx, word: V) -> (V, V) {
-    let s = kx.b.shl(word, 16);
-    let s = kx.b.float(s);
-    let beta = kx.b.int_c(IntOp::And, word, 0xffff_0000u32 as i32);
-    let beta = kx.b.float(beta);
-    (s, beta)
-}
-
-/// `fma(s, q, β)` of element `i` of row `row` of a single matrix.
-pub fn element(kx: &mut Kx, l: &AffineLayout, mem: Mem, row: V, i: V) -> V {
+/// Element `i` of row `row` of a single matrix: the number, or `fma(s, q, β)`.
+pub fn element(kx: &mut Kx, l: &MatrixLayout, mem: Mem, row: V, i: V) -> V {
     let b = &mut kx.b;
-    let g = b.int_c(IntOp::Div, i, l.group as i32);
-    let within = b.int_c(IntOp::Rem, i, l.group as i32);
+    let g = b.int_c(IntOp::Div, i, l.unit() as i32);
+    let within = b.int_c(IntOp::Rem, i, l.unit() as i32);
     let (n, op_c, op_t) = match l.order.take {
-        Take::Contiguous => (l.order.run(l.groups()), IntOp::Div, IntOp::Rem),
+        Take::Contiguous => (l.order.run(l.units()), IntOp::Div, IntOp::Rem),
         Take::Strided => (l.order.lanes, IntOp::Rem, IntOp::Div),
     };
     let (c, t) = (b.int_c(op_c, g, n as i32), b.int_c(op_t, g, n as i32));
@@ -301,7 +348,8 @@ pub fn element(kx: &mut Kx, l: &AffineLayout, mem: Mem, row: V, i: V) -> V {
     let at = b.mul_c(tile, l.steps() as i32);
     let at = b.iadd(at, step);
     let at = b.mul_c(at, l.step_words() as i32);
-    let per_word = (32 / l.bits) as i32;
+    let place = l.format.place();
+    let per_word = (32 / place) as i32;
     let j = b.int_c(IntOp::Div, within, per_word);
     let run = b.int_c(IntOp::Div, j, l.vec as i32);
     let run = b.mul_c(run, (32 * l.vec) as i32);
@@ -312,9 +360,16 @@ pub fn element(kx: &mut Kx, l: &AffineLayout, mem: Mem, row: V, i: V) -> V {
     let word = b.iadd(word, sub);
     let w = b.load(mem, Elem::I32, word, None);
     let e = b.int_c(IntOp::Rem, within, per_word);
+    if let Format::Plain(dtype) = l.format {
+        let both = numbers(b, dtype, w);
+        let [low, high] = both[..] else { return both[0] };
+        let zero = b.i(0);
+        let first = b.icmp(ICmp::Eq, e, zero);
+        return b.select(first, low, high);
+    }
     let byte = b.int_c(IntOp::And, e, 3);
     let shift = b.mul_c(byte, 8);
-    let q = if l.bits == 4 {
+    let q = if place == 4 {
         let half = b.int_c(IntOp::Lshr, e, 2);
         let half = b.mul_c(half, 4);
         let shift = b.iadd(shift, half);
@@ -326,9 +381,6 @@ pub fn element(kx: &mut Kx, l: &AffineLayout, mem: Mem, row: V, i: V) -> V {
         b.int_c(IntOp::Xor, q, 128)
     };
     let q = b.i_to_f(q);
-    let sb = b.add_c(at, (l.words() * 32) as i32);
-    let sb = b.iadd(sb, lane);
-    let sb = b.load(mem, Elem::I32, sb, None);
-    let (s, beta) = scale_and_offset(kx, sb);
-    kx.b.fma(s, q, beta)
+    let (s, beta) = scale_and_offset(b, l, mem, at, lane);
+    b.fma(s, q, beta)
 }

@@ -8,6 +8,7 @@ mod matmul;
 mod route;
 mod rows;
 pub mod schedule;
+pub mod shared;
 mod stage;
 
 use cx::{ArgKey, Kx};
@@ -15,7 +16,7 @@ use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows};
 use ir::kernel::{IntOp, Kernel};
-use ir::layout::AffineLayout;
+use ir::layout::MatrixLayout;
 use ir::math::Arith;
 use ir::order::ReductionOrder;
 use ir::plan::{Arg, Buffer, BufferKind, Launch, Pack, PackedWeight, Plan};
@@ -53,9 +54,11 @@ pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
 /// One kernel of one or more independent stages, each with its range of blocks along x.
 fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> Result<(Kernel, Vec<ArgKey>)> {
     let warps = parts.iter().map(|p| p.warps).max().unwrap_or(1);
-    let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows);
+    let needs = parts.iter().map(|p| shared::of_stage(g, &p.stage.nodes)).collect();
+    let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, needs);
     let bx = kx.b.block_x();
     if let [part] = parts {
+        kx.begin_part();
         part.emit(&mut kx, bx)?;
     } else {
         let mut first = 0;
@@ -67,6 +70,7 @@ fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> Result<(Kernel, Vec<A
             let here = kx.b.bool_op(ir::kernel::BoolOp::And, lo, hi);
             kx.when(here, |kx| {
                 if result.is_ok() {
+                    kx.begin_part();
                     result = part.emit(kx, local);
                 }
             });
@@ -75,7 +79,9 @@ fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> Result<(Kernel, Vec<A
         result?;
     }
     let args = kx.args.into_iter().map(|(k, _)| k).collect();
-    Ok((kx.b.finish(), args))
+    let mut kernel = kx.b.finish();
+    shared::overlay(&mut kernel, &kx.starts);
+    Ok((kernel, args))
 }
 
 /// A symbol from the stages' names, without the layer.
@@ -148,9 +154,9 @@ fn bind(g: &Graph, plan: &mut Plan, key: ArgKey) -> Result<Arg> {
 }
 
 /// The layout of a matrix that is read by rows: that of the matmul that reads it too, if there is one.
-fn table_layout(kx: &Kx, table: NodeId) -> Result<AffineLayout> {
+fn table_layout(kx: &Kx, table: NodeId) -> Result<MatrixLayout> {
     let order = kx.g.users(table).into_iter().find_map(|u| match kx.g.node(u).op {
-        Op::QLinear { order } | Op::QExpertLinear { order } => order,
+        Op::QLinear { order } | Op::Linear { order } => order,
         _ => None,
     });
     kx.layout(table, order.unwrap_or(ReductionOrder::contiguous(4)))

@@ -24,11 +24,31 @@ pub struct QRow {
     pub group: u32,
 }
 
+/// A row of floats: where it lies, in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct FRow {
+    /// Memory.
+    pub mem: Mem,
+    /// First element of the row, a multiple of 4.
+    pub base: V,
+}
+
+/// What a matmul reads.
+#[derive(Clone, Copy, Debug)]
+pub enum XRow {
+    /// Fixed point, for affine weights.
+    Fixed(QRow),
+    /// Floats, for plain weights.
+    Floats(FRow),
+}
+
 /// Row values of one block.
 #[derive(Default)]
 pub struct RowCx {
     nodes: Vec<NodeId>,
     planes_here: bool,
+    /// Rows that a matmul of this block reads as floats.
+    floats: Vec<NodeId>,
     shared: BTreeMap<NodeId, Mem>,
     norm: BTreeMap<NodeId, V>,
     quant: BTreeMap<NodeId, QRow>,
@@ -36,9 +56,10 @@ pub struct RowCx {
 
 impl RowCx {
     /// Row values over `nodes` (in topological order); others are read from memory. `planes_here`: a matmul of this block
-    /// reads the quantized rows, so they are kept in shared memory even where they are stored too.
-    pub fn new(nodes: &[NodeId], planes_here: bool) -> Self {
-        RowCx { nodes: nodes.to_vec(), planes_here, ..RowCx::default() }
+    /// reads the quantized rows, so they are kept in shared memory even where they are stored too. So are `floats`, rows that
+    /// a matmul of this block reads as they are.
+    pub fn new(nodes: &[NodeId], planes_here: bool, floats: &[NodeId]) -> Self {
+        RowCx { nodes: nodes.to_vec(), planes_here, floats: floats.to_vec(), ..RowCx::default() }
     }
 
     /// Computes reductions and quantizations, and stores `stores` in the lanes where `owner` holds.
@@ -63,6 +84,16 @@ impl RowCx {
                 _ => {}
             }
         }
+        for id in self.floats.clone() {
+            if !self.nodes.contains(&id) {
+                continue;
+            }
+            match self.shared.get(&id) {
+                // Kept by a reduction, for the lanes that wrote it.
+                Some(_) => kx.b.barrier(),
+                None => self.keep_row(kx, id, stores.contains(&id).then_some(owner))?,
+            }
+        }
         for &id in stores {
             let done = self.shared.contains_key(&id) || matches!(kx.g.node(id).op, Op::Quantize { .. });
             if !done && self.nodes.contains(&id) {
@@ -72,8 +103,49 @@ impl RowCx {
         Ok(())
     }
 
+    /// The row that a matmul reads: of this block, or from memory.
+    pub fn xrow(&mut self, kx: &mut Kx, matmul: NodeId) -> Result<XRow> {
+        let n = kx.g.node(matmul);
+        let x = n.inputs[0];
+        if !matches!(n.op, Op::Linear { .. } | Op::ExpertLinear { .. }) {
+            return self.qrow(kx, x).map(XRow::Fixed);
+        }
+        if kx.g.node(n.inputs[1]).ty.dtype().is_none() {
+            return Err(Diagnostic::new("E0604", "a matmul with affine weights has no kernel as it is")
+                .at(&n.name)
+                .hint("run the pass quant-lower before lowering"));
+        }
+        if let Some(&mem) = self.shared.get(&x) {
+            let base = kx.b.i(0);
+            return Ok(XRow::Floats(FRow { mem, base }));
+        }
+        let mem = kx.arg(ArgKey::Value(x), false);
+        let base = kx.row_base(x);
+        Ok(XRow::Floats(FRow { mem, base }))
+    }
+
+    /// Computes a row into shared memory, where all lanes can read it.
+    fn keep_row(&mut self, kx: &mut Kx, id: NodeId, store: Option<V>) -> Result<()> {
+        let width = kx.g.node(id).ty.width();
+        let mem = kx.shared("row", 4 * width);
+        self.units(kx, width.div_ceil(32), |this, kx, unit| {
+            let (i, pred) = element(kx, unit, 0, width);
+            let at = clamp(kx, i, pred);
+            let v = this.eval(kx, id, at, &mut Memo::new())?;
+            kx.b.store(mem, Elem::F32, i, v, pred);
+            if let Some(owner) = store {
+                let p = kx.and(Some(owner), pred);
+                kx.store_value(id, i, v, p);
+            }
+            Ok(())
+        })?;
+        kx.b.barrier();
+        self.shared.insert(id, mem);
+        Ok(())
+    }
+
     /// The planes of a quantized node: of this block, or from memory.
-    pub fn qrow(&mut self, kx: &mut Kx, id: NodeId) -> Result<QRow> {
+    fn qrow(&mut self, kx: &mut Kx, id: NodeId) -> Result<QRow> {
         if let Some(q) = self.quant.get(&id) {
             return Ok(*q);
         }
@@ -154,6 +226,10 @@ impl RowCx {
                 acc
             }
             Op::Select => self.eval(kx, input(0), i, memo)?,
+            Op::Slice { start, .. } => {
+                let at = kx.b.add_c(i, start as i32);
+                self.eval(kx, input(0), at, &mut Memo::new())?
+            }
             Op::Embed { mode, factor } => embed(kx, id, mode, factor, i)?,
             _ => return Err(Diagnostic::new("E0614", format!("`{}` is not an operation over rows", n.op.name())).at(&n.name)),
         })
@@ -417,7 +493,7 @@ pub fn softcap(kx: &mut Kx, x: V, cap: f32) -> V {
 fn embed(kx: &mut Kx, id: NodeId, mode: EmbedMode, factor: f32, i: V) -> Result<V> {
     let table = kx.g.node(id).inputs[0];
     let l = super::table_layout(kx, table)?;
-    let m = kx.arg(ArgKey::Weight(table, ir::plan::Pack::Affine(l)), false);
+    let m = kx.arg(ArgKey::Weight(table, ir::plan::Pack::Matrix(l)), false);
     let tokens = kx.arg(ArgKey::Tokens, false);
     let tok = kx.tok;
     let t = kx.b.load(tokens, Elem::I32, tok, None);

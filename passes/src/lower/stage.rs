@@ -3,7 +3,7 @@
 use super::cx::{Kx, Memo, is_row_op, pinned};
 use super::heads::{HeadCx, head_dim};
 use super::matmul::Matrix;
-use super::rows::RowCx;
+use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
 use super::{attention, blocks, route, scaled, stage_rows};
 use ir::diag::{Diagnostic, Result};
@@ -50,7 +50,11 @@ pub struct Part<'a> {
 }
 
 fn is_matmul(g: &Graph, id: NodeId) -> bool {
-    matches!(g.node(id).op, Op::QLinear { .. } | Op::QExpertLinear { .. })
+    is_expert_matmul(g, id) || matches!(g.node(id).op, Op::QLinear { .. } | Op::Linear { .. })
+}
+
+fn is_expert_matmul(g: &Graph, id: NodeId) -> bool {
+    matches!(g.node(id).op, Op::QExpertLinear { .. } | Op::ExpertLinear { .. })
 }
 
 impl<'a> Part<'a> {
@@ -106,7 +110,7 @@ impl<'a> Part<'a> {
             let tiles = rows.div_ceil(tile_rows);
             let summed = epilogue.iter().any(|&id| matches!(g.node(id).op, Op::ExpertSum));
             let ranks = match g.node(matmuls[0]).op {
-                Op::QExpertLinear { .. } if !summed => g.node(g.node(matmuls[0]).inputs[2]).ty.width(),
+                Op::QExpertLinear { .. } | Op::ExpertLinear { .. } if !summed => g.node(g.node(matmuls[0]).inputs[2]).ty.width(),
                 _ => 1,
             };
             // As many blocks as that takes, and as even as can be.
@@ -148,7 +152,7 @@ impl<'a> Part<'a> {
             Family::Argmax => return route::argmax(kx, self.stage.nodes[0]),
             Family::Rows => {
                 let t = kx.b.b(true);
-                return RowCx::new(&self.prologue, false).run(kx, &self.stored(&self.prologue), t);
+                return RowCx::new(&self.prologue, false, &[]).run(kx, &self.stored(&self.prologue), t);
             }
             Family::Heads { dim, per_block, .. } if self.matmuls.is_empty() => {
                 return self.heads(kx, bx, dim, per_block, |_, _| Ok(BTreeMap::new()));
@@ -158,7 +162,10 @@ impl<'a> Part<'a> {
             }
             _ => {}
         }
-        let mut rows = RowCx::new(&self.prologue, true);
+        let plain = |id: &&NodeId| matches!(kx.g.node(**id).op, Op::Linear { .. } | Op::ExpertLinear { .. });
+        let mut floats: Vec<NodeId> = self.matmuls.iter().filter(plain).map(|&id| kx.g.node(id).inputs[0]).collect();
+        floats.dedup();
+        let mut rows = RowCx::new(&self.prologue, true, &floats);
         rows.run(kx, &self.stored(&self.prologue), first)?;
         let mats: Vec<Matrix> = self.matmuls.iter().map(|&id| self.matrix(kx, id)).collect::<Result<_>>()?;
         match self.family {
@@ -167,13 +174,13 @@ impl<'a> Part<'a> {
                 let arrays: Vec<_> = self.matmuls.iter().map(|&id| (id, kx.shared("head", 4 * dim))).collect();
                 self.heads(kx, bx, dim, per_block, |kx, head| {
                     for ((id, mem), mat) in arrays.iter().zip(&mats) {
-                        let q = rows.qrow(kx, kx.g.node(*id).inputs[0])?;
+                        let x = rows.xrow(kx, *id)?;
                         let n = dim / mat.l.tile_rows();
                         let zero = kx.b.i(0);
                         let first_tile = scaled(kx, head, n, zero);
                         self.each_tile(kx, n, |kx, t, valid| {
                             let tile = kx.b.iadd(first_tile, t);
-                            let y = mat.dot(kx, q, tile, zero);
+                            let y = mat.dot(kx, x, tile, zero);
                             let (row, pred) = mat.row(kx, t);
                             let p = kx.and(pred, valid);
                             kx.b.store(*mem, Elem::F32, row, y, p);
@@ -186,11 +193,11 @@ impl<'a> Part<'a> {
             }
             Family::Route => {
                 let (id, mat) = (self.matmuls[0], mats[0]);
-                let q = rows.qrow(kx, kx.g.node(id).inputs[0])?;
+                let x = rows.xrow(kx, id)?;
                 let mem = kx.shared("logits", 4 * mat.l.rows);
                 let zero = kx.b.i(0);
                 self.each_tile(kx, mat.l.tiles(), |kx, t, valid| {
-                    let y = mat.dot(kx, q, t, zero);
+                    let y = mat.dot(kx, x, t, zero);
                     let (row, pred) = mat.row(kx, t);
                     let p = kx.and(pred, valid);
                     kx.b.store(mem, Elem::F32, row, y, p);
@@ -207,7 +214,7 @@ impl<'a> Part<'a> {
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
         let n = kx.g.node(id);
         let order = match n.op {
-            Op::QLinear { order } | Op::QExpertLinear { order } => pinned(kx.g, id, order)?,
+            Op::QLinear { order } | Op::QExpertLinear { order } | Op::Linear { order } | Op::ExpertLinear { order } => pinned(kx.g, id, order)?,
             _ => return Err(Diagnostic::new("E0604", "not a matmul").at(&n.name)),
         };
         Matrix::bind(kx, n.inputs[1], order)
@@ -283,8 +290,7 @@ impl<'a> Part<'a> {
         let sum = self.epilogue.iter().copied().find(|&id| matches!(kx.g.node(id).op, Op::ExpertSum));
         let mut qs = BTreeMap::new();
         for &id in &self.matmuls {
-            let x = kx.g.node(id).inputs[0];
-            qs.insert(id, rows.qrow(kx, x)?);
+            qs.insert(id, rows.xrow(kx, id)?);
         }
         let width = mats[0].l.rows;
         let mut r = Ok(());
@@ -313,7 +319,7 @@ impl<'a> Part<'a> {
                     let v = match memo.get(&id) {
                         Some(v) => *v,
                         None if sum.is_some() && self.matmuls.contains(&id) => continue,
-                        None => self.elementwise(kx, id, row, &memo)?,
+                        None => self.elementwise(kx, rows, id, row, &memo)?,
                     };
                     memo.insert(id, v);
                     if self.stage.stores.contains(&id) {
@@ -328,19 +334,19 @@ impl<'a> Part<'a> {
     }
 
     /// Σ over ranks of weight times the expert's row.
-    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, q: super::rows::QRow, tile: V) -> Result<V> {
+    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, x: XRow, tile: V) -> Result<V> {
         let (y, route) = (kx.g.node(sum).inputs[0], kx.g.node(sum).inputs[1]);
         let k = kx.g.node(route).ty.width();
         let (trip, zero) = (kx.b.i(k as i32), kx.b.f(0.0));
         let acc = kx.for_(trip, &[zero], |kx, rank, acc| {
-            let v = one(kx, y, mat, q, tile, rank);
+            let v = one(kx, y, mat, x, tile, rank);
             let w = kx.expert_weight(route, rank);
             vec![kx.b.fma(w, v, acc[0])]
         });
         Ok(acc[0])
     }
 
-    fn elementwise(&self, kx: &mut Kx, id: NodeId, row: V, memo: &Memo) -> Result<V> {
+    fn elementwise(&self, kx: &mut Kx, rows: &RowCx, id: NodeId, row: V, memo: &Memo) -> Result<V> {
         let n = kx.g.node(id);
         let get = |kx: &mut Kx, i: NodeId| -> Result<V> {
             if let Some(v) = memo.get(&i) {
@@ -350,7 +356,8 @@ impl<'a> Part<'a> {
                 let at = if kx.g.node(i).ty.width() == 1 { kx.b.i(0) } else { row };
                 return kx.load_plain(i, at);
             }
-            Ok(kx.load_value(i, row, None))
+            // A row value of this block, or one in memory.
+            rows.eval(kx, i, row, &mut Memo::new())
         };
         Ok(match n.op {
             Op::GeluMul => {
@@ -384,17 +391,17 @@ impl<'a> Part<'a> {
 }
 
 /// One matmul's row of `tile`: of the matrix, or of the expert of `rank`.
-fn one(kx: &mut Kx, id: NodeId, mat: &Matrix, q: super::rows::QRow, tile: V, rank: V) -> V {
+fn one(kx: &mut Kx, id: NodeId, mat: &Matrix, x: XRow, tile: V, rank: V) -> V {
     let n = kx.g.node(id);
     let zero = kx.b.i(0);
-    if !matches!(n.op, Op::QExpertLinear { .. }) {
-        return mat.dot(kx, q, tile, zero);
+    if !is_expert_matmul(kx.g, id) {
+        return mat.dot(kx, x, tile, zero);
     }
     let e = kx.expert(n.inputs[2], rank);
     let tile = scaled(kx, e, mat.l.tiles(), tile);
     // One row of activations for all ranks, or one for each.
-    let group0 = if kx.g.node(n.inputs[0]).ty.width() == mat.l.cols { zero } else { scaled(kx, rank, mat.l.groups(), zero) };
-    mat.dot(kx, q, tile, group0)
+    let unit0 = if kx.g.node(n.inputs[0]).ty.width() == mat.l.cols { zero } else { scaled(kx, rank, mat.l.units(), zero) };
+    mat.dot(kx, x, tile, unit0)
 }
 
 /// `v` if it is below `n`, else `n - 1`; whether it was, unless that is certain.

@@ -99,12 +99,22 @@ impl RandomWeights {
 impl WeightSource for RandomWeights {
     fn plain(&self, name: &str) -> Option<Plain<'_>> {
         let (shape, bytes) = self.plain.get(name)?;
-        Some(Plain { dtype: Dtype::Bf16, shape: shape.clone(), bytes })
+        Some(Plain { dtype: Dtype::Bf16, shape: shape.clone(), parts: vec![bytes.into()] })
     }
 
     fn affine(&self, name: &str) -> Option<Affine<'_>> {
         let c = self.affine.get(name)?;
         let [bits, group, stack, rows, cols] = c.shape;
-        Some(Affine { bits, group, stack, rows, cols, words: &c.words, scales: &c.scales, biases: &c.biases })
+        Some(Affine {
+            bits,
+            group,
+            stack,
+            rows,
+            cols,
+            scale_dtype: Dtype::Bf16,
+            words: vec![(&c.words).into()],
+            scales: vec![(&c.scales).into()],
+            biases: vec![(&c.biases).into()],
+        })
     }
 }

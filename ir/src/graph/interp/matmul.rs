@@ -1,12 +1,12 @@
-//! Products with weights: embedding rows, exact-integer matrix products (DESIGN section 3), and the f64 products that
-//! stand for them before the lowering.
+//! Products with weights: embedding rows, exact-integer matrix products (DESIGN section 3), chains of fma over plain
+//! weights, and the f64 products that stand for exact integers before the lowering.
 
 use super::rowwise::Choice;
 use super::weights::{Affine, Row, Tensor};
 use crate::graph::op::EmbedMode;
 use crate::math::quant::{group_exponent, quantize as fixed_point};
 use crate::math::{Arith, Scalar, quant::magnitude_bits};
-use crate::order::ReductionOrder;
+use crate::order::{LINEAR_UNIT, ReductionOrder};
 
 /// Rows in 24-bit fixed point: `x ≈ scale·X`.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,49 +85,73 @@ fn share(choices: usize, rows: usize) -> usize {
     (choices / rows.max(1)).max(1)
 }
 
-/// Row `r` of the stack in float64.
-fn row_f64(w: &Tensor, r: usize, cols: usize) -> Vec<f64> {
-    match w {
-        Tensor::Plain(t) => (r * cols..(r + 1) * cols).map(|i| f64::from(t.at(i))).collect(),
-        Tensor::Affine(t) => {
-            let mut row = Row::default();
-            t.read(r, &mut row);
-            let value = |(i, &q): (usize, &i32)| {
-                let (s, beta) = row.params[i / t.group as usize];
-                f64::from(s) * f64::from(q) + f64::from(beta)
-            };
-            row.codes.iter().enumerate().map(value).collect()
+/// One row of a weight: the numbers of a plain one, the products of an affine one.
+enum Weights {
+    Plain(Vec<f32>),
+    Affine(Vec<f64>),
+}
+
+impl Weights {
+    /// Row `r` of the stack.
+    fn row(w: &Tensor, r: usize, cols: usize) -> Weights {
+        match w {
+            Tensor::Plain(t) => Weights::Plain((r * cols..(r + 1) * cols).map(|i| t.at(i)).collect()),
+            Tensor::Affine(t) => {
+                let mut row = Row::default();
+                t.read(r, &mut row);
+                let value = |(i, &q): (usize, &i32)| {
+                    let (s, beta) = row.params[i / t.group as usize];
+                    f64::from(s) * f64::from(q) + f64::from(beta)
+                };
+                Weights::Affine(row.codes.iter().enumerate().map(value).collect())
+            }
+        }
+    }
+
+    /// Plain: chains of fma in `order`. Affine: the sum in f64, rounded once.
+    fn dot(&self, x: &[f32], order: ReductionOrder) -> f32 {
+        match self {
+            Weights::Plain(w) => {
+                let (unit, n) = (LINEAR_UNIT as usize, x.len());
+                order.reduce(n.div_ceil(unit) as u32, |acc, u| {
+                    let from = u as usize * unit;
+                    (from..n.min(from + unit)).fold(acc, |acc, i| w[i].mul_add(x[i], acc))
+                })
+            }
+            Weights::Affine(w) => x.iter().zip(w).map(|(&x, w)| f64::from(x) * w).sum::<f64>() as f32,
         }
     }
 }
 
-fn dot_f64(x: &[f32], w: &[f64]) -> f32 {
-    x.iter().zip(w).map(|(&x, w)| f64::from(x) * w).sum::<f64>() as f32
-}
-
-/// `r` rows of w, summed in f64 and rounded once.
-pub(super) fn linear(x: &[f32], rows: usize, w: &Tensor, r: usize) -> Vec<f32> {
+/// `r` rows of w.
+pub(super) fn linear(x: &[f32], rows: usize, w: &Tensor, r: usize, order: ReductionOrder) -> Vec<f32> {
     let cols = x.len() / rows.max(1);
     let mut out = vec![0.0; rows * r];
     for i in 0..r {
         if rows > 0 {
-            let row = row_f64(w, i, cols);
+            let row = Weights::row(w, i, cols);
             for t in 0..rows {
-                out[t * r + i] = dot_f64(&x[t * cols..(t + 1) * cols], &row);
+                out[t * r + i] = row.dot(&x[t * cols..(t + 1) * cols], order);
             }
         }
     }
     out
 }
 
-/// As [`qexpert_linear`], in f64; experts have `r` rows of `cols`.
-pub(super) fn expert_linear(x: &[f32], route: &[Choice], w: &Tensor, r: usize, cols: usize) -> Vec<f32> {
+/// As [`qexpert_linear`], with x and w as in [`linear`]; experts have `r` rows of `cols`.
+pub(super) fn expert_linear(
+    x: &[f32],
+    route: &[Choice],
+    w: &Tensor,
+    (r, cols): (usize, usize),
+    order: ReductionOrder,
+) -> Vec<f32> {
     let mut out = Vec::with_capacity(route.len() * r);
     let share = share(route.len(), x.len() / cols);
     for (i, c) in route.iter().enumerate() {
         let x = &x[i / share * cols..(i / share + 1) * cols];
         for j in 0..r {
-            out.push(dot_f64(x, &row_f64(w, c.expert as usize * r + j, cols)));
+            out.push(Weights::row(w, c.expert as usize * r + j, cols).dot(x, order));
         }
     }
     out

@@ -4,8 +4,8 @@
 //! kernels but [`crate::math`] and the orders.
 //!
 //! Stages and launches do not matter to it. A reduction without an order is one chain in ascending order (attention: one
-//! split); `linear` and `expert_linear`, which come before the lowering to exact integers, sum in f64 and round once:
-//! good to look at, not what kernels compute.
+//! split); `linear` and `expert_linear` with affine weights, which come before the lowering to exact integers, sum in f64 and
+//! round once: good to look at, not what kernels compute.
 
 mod attention;
 mod matmul;
@@ -14,7 +14,7 @@ mod weights;
 
 pub use matmul::Fixed;
 pub use rowwise::Choice;
-pub use weights::{Affine, Dtype, Plain, WeightSource};
+pub use weights::{Affine, Dtype, Parts, Plain, WeightSource, matrix, parts_fit};
 
 use super::op::Op;
 use super::verify::verify;
@@ -234,11 +234,11 @@ impl<'a> Session<'a> {
                 let w = x.get(1).map(|&w| self.vector(w));
                 rowwise::rms_norm(self.f32s(x[0]), w.as_deref(), *dim, *eps, chain(order))
             }
-            Op::Linear => matmul::linear(self.f32s(x[0]), rows, &self.weights[&x[1]], width),
-            Op::ExpertLinear => {
+            Op::Linear { order } => matmul::linear(self.f32s(x[0]), rows, &self.weights[&x[1]], width, chain(order)),
+            Op::ExpertLinear { order } => {
                 let w = &self.ty(x[1]).shape;
-                let (r, cols) = (w[1] as usize, w[2] as usize);
-                matmul::expert_linear(self.f32s(x[0]), self.route(x[2]), &self.weights[&x[1]], r, cols)
+                let shape = (w[1] as usize, w[2] as usize);
+                matmul::expert_linear(self.f32s(x[0]), self.route(x[2]), &self.weights[&x[1]], shape, chain(order))
             }
             Op::Quantize { group } => return Value::Q24(matmul::quantize(self.f32s(x[0]), *group as usize)),
             Op::QLinear { order } => matmul::qlinear(self.fixed(x[0]), rows, self.weights[&x[1]].affine(), chain(order)),
@@ -271,6 +271,10 @@ impl<'a> Session<'a> {
             }
             Op::ExpertSum => rowwise::expert_sum(self.f32s(x[0]), self.route(x[1]), width, rows),
             Op::Select => self.f32s(x[0])[self.step.1 * width..].to_vec(),
+            Op::Slice { start, len } => {
+                let rows = self.f32s(x[0]).chunks_exact(self.ty(x[0]).width() as usize);
+                rows.flat_map(|r| &r[*start as usize..][..*len as usize]).copied().collect()
+            }
             Op::Softcap { cap } => unary(&|a| rowwise::softcap(a, *cap)),
             Op::Argmax => {
                 let n = self.ty(x[0]).width() as usize;

@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! One statement a line. Nodes are printed in topological order and may be written in any; an id that no node has is
+//! Affine codes are `uBITSgGROUP`, with `:f16` or `:f32` after it where scales and offsets are not bf16. One statement a line. Nodes are printed in topological order and may be written in any; an id that no node has is
 //! a hole, and `ids N` states how many ids were given out if the last ones are holes. Rows are `T` (per token), `O` (per
 //! token whose logits are asked for) or absent. Floats are bits, with the shortest decimal that gives them in a comment;
 //! a decimal in quotes or a whole number is read too. A reduction that has no order yet says `order=none`.

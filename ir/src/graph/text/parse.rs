@@ -3,7 +3,7 @@
 use super::MAX_IDS;
 use crate::diag::{Diagnostic, Result};
 use crate::graph::op::{EmbedMode, Op, RopeParams};
-use crate::graph::{Elem, Graph, NodeId, Rows, Stage, Type};
+use crate::graph::{Dtype, Elem, Graph, NodeId, Rows, Stage, Type};
 use crate::order::AttentionOrder;
 use crate::text::attr::{ReadAttr, U32};
 use crate::text::lex::{Cursor, Tok, lex};
@@ -191,8 +191,6 @@ fn operation(c: &mut Cursor, word: &str) -> Result<Option<Op>> {
     let op = match word {
         "tokens" => Op::Tokens,
         "weight" => Op::Weight,
-        "linear" => Op::Linear,
-        "expert_linear" => Op::ExpertLinear,
         "add" => Op::Add,
         "mul" => Op::Mul,
         "gelu_mul" => Op::GeluMul,
@@ -200,8 +198,8 @@ fn operation(c: &mut Cursor, word: &str) -> Result<Option<Op>> {
         "expert_sum" => Op::ExpertSum,
         "select" => Op::Select,
         "argmax" => Op::Argmax,
-        "kv" | "embed" | "rmsnorm" | "quantize" | "qlinear" | "qexpert_linear" | "mul_const" | "rope" | "attention" | "route"
-        | "softcap" => {
+        "kv" | "embed" | "rmsnorm" | "quantize" | "linear" | "expert_linear" | "qlinear" | "qexpert_linear" | "mul_const"
+        | "rope" | "attention" | "route" | "softcap" | "slice" => {
             c.punct('{')?;
             let op = with_attributes(c, word)?;
             c.punct('}')?;
@@ -238,6 +236,8 @@ fn with_attributes(c: &mut Cursor, word: &str) -> Result<Op> {
             Op::RmsNorm { dim, eps, order: c.attr_order("order")? }
         }
         "quantize" => Op::Quantize { group: c.attr_u32("group")? },
+        "linear" => Op::Linear { order: c.attr_order("order")? },
+        "expert_linear" => Op::ExpertLinear { order: c.attr_order("order")? },
         "qlinear" => Op::QLinear { order: c.attr_order("order")? },
         "qexpert_linear" => Op::QExpertLinear { order: c.attr_order("order")? },
         "mul_const" => Op::MulConst { c: c.attr_f32("c")? },
@@ -253,6 +253,10 @@ fn with_attributes(c: &mut Cursor, word: &str) -> Result<Op> {
             Op::Attention { heads, order: attention_order(c)? }
         }
         "route" => Op::Route { k: c.attr_u32("k")? },
+        "slice" => {
+            let start = c.attr_u32("start")?;
+            Op::Slice { start, len: c.more_u32("len")? }
+        }
         "softcap" => Op::Softcap { cap: c.attr_f32("cap")? },
         _ => return Err(c.unexpected("an operation with attributes")),
     })
@@ -295,20 +299,31 @@ fn element(word: &str) -> Option<Elem> {
                 return Some(Elem::Q24 { group: number(group)? });
             }
             let (bits, group) = word.strip_prefix('u')?.split_once('g')?;
-            Elem::Affine { bits: number(bits)?, group: number(group)? }
+            Elem::Affine { bits: number(bits)?, group: number(group)?, scales: Dtype::Bf16 }
         }
     })
 }
 
 /// `f32[T,256]`
 fn read_type(c: &mut Cursor) -> Result<Type> {
-    let expected = "an element type (f32, bf16, f16, i32, u4g64, q24g64, route or kv)";
+    let expected = "an element type (f32, bf16, f16, i32, u4g64, u4g64:f16, q24g64, route or kv)";
     let elem = match c.peek().tok {
         Tok::Ident(word) => element(word),
         _ => None,
     };
-    let Some(elem) = elem else { return Err(c.unexpected(expected)) };
+    let Some(mut elem) = elem else { return Err(c.unexpected(expected)) };
     c.next();
+    if let Elem::Affine { scales, .. } = &mut elem
+        && c.eat(':')
+    {
+        *scales = match c.peek().tok {
+            Tok::Ident("bf16") => Dtype::Bf16,
+            Tok::Ident("f16") => Dtype::F16,
+            Tok::Ident("f32") => Dtype::F32,
+            _ => return Err(c.unexpected("the format of scales: bf16, f16 or f32")),
+        };
+        c.next();
+    }
     c.punct('[')?;
     let mut t = Type { elem, rows: Rows::Once, shape: vec![] };
     if c.eat(']') {

@@ -1,7 +1,7 @@
 //! Prints graphs.
 
 use crate::graph::op::{EmbedMode, Op};
-use crate::graph::{Elem, Graph, NodeId, Rows, Type};
+use crate::graph::{Dtype, Elem, Graph, NodeId, Rows, Type};
 use crate::order::{AttentionOrder, ReductionOrder};
 use crate::text::name::quote;
 use std::collections::BTreeSet;
@@ -14,7 +14,8 @@ impl fmt::Display for Elem {
             Elem::Bf16 => f.write_str("bf16"),
             Elem::F16 => f.write_str("f16"),
             Elem::I32 => f.write_str("i32"),
-            Elem::Affine { bits, group } => write!(f, "u{bits}g{group}"),
+            Elem::Affine { bits, group, scales: Dtype::Bf16 } => write!(f, "u{bits}g{group}"),
+            Elem::Affine { bits, group, scales } => write!(f, "u{bits}g{group}:{}", scales.elem()),
             Elem::Q24 { group } => write!(f, "q24g{group}"),
             Elem::Route => f.write_str("route"),
             Elem::Kv => f.write_str("kv"),
@@ -119,7 +120,9 @@ fn attributes(op: &Op, comment: &mut Vec<String>) -> String {
             format!("dim={dim}, eps={}, order={}", f32_bits(*eps, comment), order(o))
         }
         Op::Quantize { group } => format!("group={group}"),
-        Op::QLinear { order: o } | Op::QExpertLinear { order: o } => format!("order={}", order(o)),
+        Op::Linear { order: o } | Op::ExpertLinear { order: o } | Op::QLinear { order: o } | Op::QExpertLinear { order: o } => {
+            format!("order={}", order(o))
+        }
         Op::MulConst { c } => format!("c={}", f32_bits(*c, comment)),
         Op::Rope(p) => {
             let (theta, factor) = (f64_bits(p.theta, comment), f64_bits(p.factor, comment));
@@ -127,17 +130,10 @@ fn attributes(op: &Op, comment: &mut Vec<String>) -> String {
         }
         Op::Attention { heads, order: o } => format!("heads={heads}, order={}", attention(o)),
         Op::Route { k } => format!("k={k}"),
+        Op::Slice { start, len } => format!("start={start}, len={len}"),
         Op::Softcap { cap } => format!("cap={}", f32_bits(*cap, comment)),
-        Op::Tokens
-        | Op::Weight
-        | Op::Linear
-        | Op::ExpertLinear
-        | Op::Add
-        | Op::Mul
-        | Op::GeluMul
-        | Op::KvWrite
-        | Op::ExpertSum
-        | Op::Select
-        | Op::Argmax => String::new(),
+        Op::Tokens | Op::Weight | Op::Add | Op::Mul | Op::GeluMul | Op::KvWrite | Op::ExpertSum | Op::Select | Op::Argmax => {
+            String::new()
+        }
     }
 }

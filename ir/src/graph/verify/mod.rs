@@ -15,7 +15,7 @@ mod stages;
 pub mod types;
 
 use super::op::Op;
-use super::{Graph, NodeId, Type};
+use super::{Elem, Graph, NodeId, Type};
 use crate::diag::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -156,7 +156,10 @@ impl Check<'_> {
                 (order.is_some(), order.map_or(Ok(()), |o| o.check()))
             }
             Op::Attention { order, .. } => (order.is_some(), order.map_or(Ok(()), |o| o.check())),
-            Op::Linear | Op::ExpertLinear => (false, Ok(())),
+            Op::Linear { order } | Op::ExpertLinear { order } => {
+                // The order of affine weights is that of the exact integers they are lowered to.
+                (order.is_some() && !self.is_affine_matmul(id), order.map_or(Ok(()), |o| o.check()))
+            }
             _ => return,
         };
         let name = op.name();
@@ -165,7 +168,9 @@ impl Check<'_> {
         }
         if options.require_orders && !present {
             let hint = match op {
-                Op::Linear | Op::ExpertLinear => "the pass `quantize-linear` lowers it to exact integers",
+                Op::Linear { .. } | Op::ExpertLinear { .. } if self.is_affine_matmul(id) => {
+                    "the pass `quant-lower` lowers it to exact integers"
+                }
                 _ => "the pass `pin-reductions` sets it; or compile with `--determinism off`",
             };
             self.at_node(id, "E0311", format!("{name} sums in no fixed order"));
@@ -175,9 +180,15 @@ impl Check<'_> {
         }
     }
 
+    /// Is the weight of this matmul affine codes?
+    fn is_affine_matmul(&self, id: NodeId) -> bool {
+        let weight = self.g.node(id).inputs.get(1).and_then(|&w| self.g.get(w));
+        weight.is_some_and(|w| matches!(w.ty.elem, Elem::Affine { .. }))
+    }
+
     fn experts(&mut self, id: NodeId) {
         let n = self.g.node(id);
-        if !matches!(n.op, Op::ExpertLinear | Op::QExpertLinear { .. }) {
+        if !matches!(n.op, Op::ExpertLinear { .. } | Op::QExpertLinear { .. }) {
             return;
         }
         let [_, w, route] = n.inputs[..] else { return };

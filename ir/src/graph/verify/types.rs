@@ -15,6 +15,8 @@ pub const MAX_WEIGHT: u64 = 1 << 40;
 pub const MAX_HEAD: u32 = 1 << 16;
 /// Largest window.
 pub const MAX_WINDOW: u32 = 1 << 24;
+/// Sizes of affine codes.
+pub const BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
 /// Sizes of a group whose exact sums fit the arithmetic of DESIGN section 3.
 pub const GROUPS: [u32; 3] = [32, 64, 128];
 
@@ -27,9 +29,15 @@ pub fn arity(op: &Op) -> (usize, usize) {
     match op {
         Op::Tokens | Op::Weight | Op::Kv { .. } => (0, 0),
         Op::RmsNorm { .. } => (1, 2),
-        Op::Quantize { .. } | Op::MulConst { .. } | Op::Rope(_) | Op::Select | Op::Softcap { .. } | Op::Argmax => (1, 1),
+        Op::Slice { .. }
+        | Op::Quantize { .. }
+        | Op::MulConst { .. }
+        | Op::Rope(_)
+        | Op::Select
+        | Op::Softcap { .. }
+        | Op::Argmax => (1, 1),
         Op::Embed { .. }
-        | Op::Linear
+        | Op::Linear { .. }
         | Op::QLinear { .. }
         | Op::Add
         | Op::Mul
@@ -37,7 +45,7 @@ pub fn arity(op: &Op) -> (usize, usize) {
         | Op::Attention { .. }
         | Op::Route { .. }
         | Op::ExpertSum => (2, 2),
-        Op::ExpertLinear | Op::QExpertLinear { .. } | Op::KvWrite => (3, 3),
+        Op::ExpertLinear { .. } | Op::QExpertLinear { .. } | Op::KvWrite => (3, 3),
     }
 }
 
@@ -53,9 +61,9 @@ pub fn well_formed(t: &Type) -> Result<()> {
         return err("E0307", format!("{t} is no legal shape: at most 3 dimensions, none zero, none too large"));
     }
     let group = match t.elem {
-        Elem::Affine { bits, group } => {
-            if bits != 4 && bits != 8 {
-                return err("E0309", format!("affine codes have 4 or 8 bits, not {bits}"));
+        Elem::Affine { bits, group, .. } => {
+            if !BITS.contains(&bits) {
+                return err("E0309", format!("affine codes have 2, 3, 4, 5, 6 or 8 bits, not {bits}"));
             }
             if t.rows != Rows::Once || t.shape.len() < 2 {
                 return err("E0306", format!("{t}: affine codes are matrices of weights"));
@@ -219,13 +227,13 @@ pub fn infer(op: &Op, x: &[&Type], declared: &Type) -> Result<Type> {
             }
             Ok(x[0].clone())
         }
-        Op::Linear => {
+        Op::Linear { .. } => {
             activation("x", x[0])?;
             let [r, k] = matrix::<2>(x[1])?;
             columns(x[0], k)?;
             Ok(f32_of(x[0].rows, &[r]))
         }
-        Op::ExpertLinear => {
+        Op::ExpertLinear { .. } => {
             activation("x", x[0])?;
             let [_, r, k] = matrix::<3>(x[1])?;
             let n = route(x[2], x[0].rows)?;
@@ -314,6 +322,13 @@ pub fn infer(op: &Op, x: &[&Type], declared: &Type) -> Result<Type> {
                 return err("E0306", format!("x must have a row per token, found {}", x[0]));
             }
             Ok(Type { rows: Rows::Outputs, ..x[0].clone() })
+        }
+        Op::Slice { start, len } => {
+            activation("x", x[0])?;
+            if *len == 0 || u64::from(*start) + u64::from(*len) > width(x[0]) {
+                return err("E0309", format!("there are no {len} elements from {start} on in {}", x[0]));
+            }
+            Ok(f32_of(x[0].rows, &[*len]))
         }
         Op::Softcap { cap } => {
             activation("x", x[0])?;

@@ -44,7 +44,7 @@ impl B {
     }
 
     fn matrix(&mut self, name: &str, shape: &[u32], bits: u32) -> NodeId {
-        let elem = Elem::Affine { bits, group: self.group };
+        let elem = Elem::Affine { bits, group: self.group, scales: ir::graph::Dtype::Bf16 };
         self.g.add(name, Op::Weight, &[], Type { elem, rows: Rows::Once, shape: shape.to_vec() })
     }
 
@@ -80,7 +80,7 @@ impl B {
     fn linear(&mut self, name: &str, x: NodeId, rows: u32, bits: u32) -> NodeId {
         let w = self.matrix(&format!("{name}_proj"), &[rows, self.width(x)], bits);
         let ty = Type { shape: vec![rows], ..self.g.node(x).ty.clone() };
-        self.g.add(name, Op::Linear, &[x, w], ty)
+        self.g.add(name, Op::Linear { order: None }, &[x, w], ty)
     }
 
     /// Norm, gate·up with GELU, down, norm, residual.
@@ -141,7 +141,7 @@ impl B {
             let cols = *b.g.node(x).ty.shape.last().unwrap_or(&1);
             let w = b.matrix(&format!("{}_proj", n(name)), &[e.n, rows, cols], b.bits);
             let ty = Type { shape: vec![e.k, rows], ..b.g.node(x).ty.clone() };
-            b.g.add(&n(name), Op::ExpertLinear, &[x, w, route], ty)
+            b.g.add(&n(name), Op::ExpertLinear { order: None }, &[x, w, route], ty)
         };
         let gate = linear(self, "expert_gate", x, e.width);
         let up = linear(self, "expert_up", x, e.width);

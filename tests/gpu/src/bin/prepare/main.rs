@@ -180,7 +180,7 @@ fn tensors(g: &Graph) -> Vec<Tensor> {
             let n = g.node(id);
             let name = n.name.clone();
             match (n.ty.elem, &n.ty.shape[..]) {
-                (Elem::Affine { bits, group }, &[.., rows, cols]) => {
+                (Elem::Affine { bits, group, .. }, &[.., rows, cols]) => {
                     let stack = n.ty.shape[..n.ty.shape.len() - 2].iter().product();
                     Tensor::Affine { name, bits, group, stack, rows, cols }
                 }
