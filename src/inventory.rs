@@ -1,10 +1,12 @@
-//! What a model holds and takes, from its graph alone: parameters, stored bytes and bytes read for one token, for each part
-//! of the model; and the memory of a context, from its plan.
+//! What a model holds and takes: parameters, stored bytes and bytes read for one token, for each part of the model, from its
+//! graph, or without tensors from its configuration; and the memory of a context, from its plan.
 
 use ir::graph::op::Op;
-use ir::graph::{Elem, Graph, NodeId};
+use ir::graph::{Dtype, Elem, Graph, NodeId};
 use ir::order::KV_BLOCK;
 use ir::plan::{BufferKind, Plan};
+use models::gemma4::tensors::{Role, tensors};
+use models::gemma4::{Config, StoredFloat};
 use runtime::session::Limits;
 
 /// A part of the model, in the order of tables.
@@ -55,7 +57,7 @@ pub struct Amount {
     pub parameters: u64,
     /// Of those, what one token uses: of a table one row, of experts the chosen ones.
     pub active: u64,
-    /// Bytes in the checkpoint's format, scales and offsets (16 bits each) included.
+    /// Bytes in the checkpoint's format, scales and offsets included.
     pub bytes: u64,
     /// Of those, what is read for one token.
     pub read: u64,
@@ -81,7 +83,9 @@ impl Amount {
 /// Bytes of `n` elements. All products of shapes that a verified graph has fit 64 bits.
 fn bytes(elem: Elem, n: u64) -> u64 {
     match elem {
-        Elem::Affine { bits, group, .. } => (n * u64::from(bits)).div_ceil(8) + n / u64::from(group) * 4,
+        Elem::Affine { bits, group, scales } => {
+            (n * u64::from(bits)).div_ceil(8) + n / u64::from(group) * 2 * scales.bytes() as u64
+        }
         Elem::Bf16 | Elem::F16 => n * 2,
         _ => n * 4,
     }
@@ -92,7 +96,7 @@ fn part(g: &Graph, id: NodeId, user: &Op) -> Part {
     let n = g.node(id);
     let has = |s: &str| n.name.contains(s);
     match user {
-        _ if has("per_layer_") => {
+        _ if has("per_layer") => {
             if n.ty.shape.len() > 1 {
                 Part::PerLayer
             } else {
@@ -100,7 +104,7 @@ fn part(g: &Graph, id: NodeId, user: &Op) -> Part {
             }
         }
         Op::Embed { .. } => Part::Embedding,
-        Op::ExpertLinear | Op::QExpertLinear { .. } => Part::Experts,
+        Op::ExpertLinear { .. } | Op::QExpertLinear { .. } => Part::Experts,
         _ if has("router.") => Part::Router,
         _ if n.ty.shape.len() < 2 => Part::Norms,
         _ if has("self_attn.") => Part::Attention,
@@ -114,7 +118,7 @@ fn share(g: &Graph, id: NodeId, user: NodeId) -> (u64, u64) {
     let first = u64::from(g.node(id).ty.shape.first().copied().unwrap_or(1)).max(1);
     match &g.node(user).op {
         Op::Embed { .. } => (1, first),
-        Op::ExpertLinear | Op::QExpertLinear { .. } => {
+        Op::ExpertLinear { .. } | Op::QExpertLinear { .. } => {
             let route = g.node(user).inputs.get(2).map(|&r| &g.node(r).op);
             let Some(Op::Route { k }) = route else { return (1, 1) };
             (u64::from(*k).min(first), first)
@@ -146,6 +150,51 @@ pub fn parts(g: &Graph) -> Vec<(Part, Amount)> {
             if let Some((_, a)) = out.iter_mut().find(|(q, _)| *q == p) {
                 *a = a.plus(this);
             }
+        }
+    }
+    out.retain(|(_, a)| *a != Amount::default());
+    out
+}
+
+/// The amounts of each part as a configuration describes them, with the formats that it declares: what [`parts`] gives for a
+/// checkpoint that holds just that, in scales of the type of its plain tensors.
+pub fn parts_of_config(c: &Config) -> Vec<(Part, Amount)> {
+    let (plain, scales) = match c.dtype {
+        StoredFloat::Bf16 => (Elem::Bf16, Dtype::Bf16),
+        StoredFloat::F16 => (Elem::F16, Dtype::F16),
+        StoredFloat::F32 => (Elem::F32, Dtype::F32),
+    };
+    let mut out: Vec<(Part, Amount)> = Part::ALL.map(|p| (p, Amount::default())).into();
+    let mut add = |part: Part, a: Amount| {
+        if let Some((_, sum)) = out.iter_mut().find(|(p, _)| *p == part) {
+            *sum = sum.plus(a);
+        }
+    };
+    for e in tensors(c) {
+        let n = e.count();
+        let declared = c.quantization.as_ref().filter(|_| e.role != Role::Vector).and_then(|q| q.of(&e.name));
+        let elem = declared.map_or(plain, |(bits, group)| Elem::Affine { bits, group, scales });
+        let has = |s: &str| e.name.contains(s);
+        let part = match e.role {
+            Role::Vector if has("router.") => Part::Router,
+            Role::Vector => Part::Norms,
+            Role::Experts => Part::Experts,
+            _ if has("per_layer") => Part::PerLayer,
+            Role::Table => Part::Embedding,
+            Role::Matrix if has("router.") => Part::Router,
+            Role::Matrix if has("self_attn.") => Part::Attention,
+            Role::Matrix if e.name.starts_with("layers.") => Part::Dense,
+            Role::Matrix => Part::Head,
+        };
+        let first = e.shape.first().map_or(1, |&d| d as u64).max(1);
+        let used = match (e.role, c.experts) {
+            (Role::Table, _) => n / first,
+            (Role::Experts, Some(x)) => n / first * (x.top_k as u64).min(first),
+            _ => n,
+        };
+        add(part, Amount { parameters: n, active: used, bytes: bytes(elem, n), read: bytes(elem, used) });
+        if c.tied && e.name == "embed_tokens" {
+            add(Part::Head, Amount { active: n, read: bytes(elem, n), ..Amount::default() });
         }
     }
     out.retain(|(_, a)| *a != Amount::default());

@@ -1,4 +1,5 @@
-//! What `isobit inspect` says of memory is what a session allocates, byte for byte.
+//! What `isobit inspect` says of memory is what a session allocates, byte for byte; and what it says of a configuration
+//! without tensors is what it says of the checkpoint.
 
 mod common;
 
@@ -66,5 +67,18 @@ fn memory_is_what_a_session_allocates() {
         let m = Memory::of(&plan, PlanStats::new(&plan, common::checkpoint()).weight_bytes, limits);
         assert_eq!(m.total(), bytes.load(Ordering::Relaxed), "context {context}, chunk {chunk}: {m:?}");
         assert!(m.full > 0 && m.sliding > 0 && m.workspace > 0);
+    }
+}
+
+#[test]
+fn a_configuration_tells_what_its_checkpoint_holds() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["models/demo/mlx-4bit", "tests/fixtures/tiny-ple/mlx", "tests/fixtures/tiny-moe/mlx", "tests/fixtures/tiny-dense/hf"];
+    for folder in folders {
+        let ck = models::Checkpoint::open(&dir.join(folder)).unwrap_or_else(|d| panic!("{d}"));
+        let graph = models::gemma4::layers::graph(&ck, ir::graph::op::EmbedMode::Exact).unwrap_or_else(|d| panic!("{d}"));
+        let want = isobit::inventory::parts(&graph);
+        assert_eq!(isobit::inventory::parts_of_config(ck.config()), want, "{folder}");
+        assert!(want.len() >= 5);
     }
 }

@@ -12,9 +12,11 @@ use crate::source::Source;
 use crate::stats::PlanStats;
 use crate::target::Class;
 use ir::diag::Result;
+use ir::layout::Format;
 use ir::plan::{Pack, Plan};
 use models::Checkpoint;
-use models::gemma4::{Config, LayerKind};
+use models::checkpoint::Why;
+use models::gemma4::{Config, Layer, LayerKind};
 use runtime::session::Limits;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -29,6 +31,7 @@ pub fn run(args: &InspectArgs, p: &mut Printer) -> Result<(), Stop> {
         Source::Folder(dir) if !has_tensors(dir) && dir.join("config.json").is_file() => config_only(dir)?,
         _ => {
             let ck = source.checkpoint()?;
+            ck.warnings().iter().for_each(|d| p.warning(d));
             model(&ck, args.context)?
         }
     };
@@ -71,52 +74,84 @@ fn count(n: u64) -> String {
 
 /// What config.json says.
 fn architecture(c: &Config) -> (Value, Vec<(&'static str, String)>) {
-    let kinds = [("sliding", LayerKind::Sliding), ("full", LayerKind::Full)];
-    let number = |kind| c.layers.iter().filter(|l| **l == kind).count();
-    let mut rows = vec![("layers", format!("{}: {} sliding, {} full", c.layers.len(), number(kinds[0].1), number(kinds[1].1)))];
-    let mut json = json!({
-        "layers": c.layers.len(), "hidden": c.hidden_size, "mlp": c.intermediate_size, "vocabulary": c.vocab_size,
-        "positions": c.max_position_embeddings, "tied": c.tied, "kv_shared_layers": c.num_kv_shared_layers,
-        "k_eq_v": c.k_eq_v,
-    });
-    for (name, kind) in kinds {
-        let (heads, kv, dim) = (c.heads, c.kv_heads_of(kind), c.head_dim_of(kind));
-        let window = if kind == LayerKind::Sliding { format!("the last {} positions", c.sliding_window) } else { "all".into() };
-        let same = if kind == LayerKind::Full && c.k_eq_v { ", keys are the values too" } else { "" };
-        let what = format!("{heads} query heads, {kv} key heads of {dim}; sees {window}{same}");
-        rows.push((if kind == LayerKind::Sliding { "sliding attention" } else { "full attention" }, what));
-        json[name] = json!({"layers": number(kind), "heads": heads, "kv_heads": kv, "head_dim": dim});
+    // Layers of equal sizes under one another, in the order of their first.
+    let mut kinds: Vec<(Layer, usize)> = vec![];
+    for l in &c.layers {
+        let plain = Layer { kv_from: l.kv_from.map(|_| 0), ..*l };
+        match kinds.iter_mut().find(|(k, _)| *k == plain) {
+            Some((_, n)) => *n += 1,
+            None => kinds.push((plain, 1)),
+        }
     }
-    json["sliding"]["window"] = json!(c.sliding_window);
-    rows.push(("width", format!("{}, dense MLP {}", c.hidden_size, c.intermediate_size)));
+    let number = |kind| c.layers.iter().filter(|l| l.kind == kind).count();
+    let (sliding, full) = (number(LayerKind::Sliding), number(LayerKind::Full));
+    let mut rows = vec![("layers", format!("{}: {sliding} sliding, {full} full; {} wide", c.layers.len(), c.hidden_size))];
+    let mut list = vec![];
+    for (l, n) in &kinds {
+        let (name, sees) = match l.kind {
+            LayerKind::Sliding => ("sliding", format!("the last {} positions", l.window)),
+            LayerKind::Full => ("full", "all".to_string()),
+        };
+        let values = match (l.kv_from, l.k_eq_v) {
+            (Some(_), _) => ", keys of an earlier layer",
+            (None, true) => ", keys are the values too",
+            (None, false) => "",
+        };
+        let (heads, kv, dim, mlp) = (l.heads, l.kv_heads, l.head_dim, l.mlp_width);
+        let what = format!("{n}: {heads} query heads, {kv} key heads of {dim}; sees {sees}{values}; MLP {mlp}");
+        rows.push((if l.kind == LayerKind::Sliding { "sliding layers" } else { "full layers" }, what));
+        list.push(json!({
+            "kind": name, "layers": n, "heads": heads, "kv_heads": kv, "head_dim": dim, "window": l.window, "mlp": mlp,
+            "k_eq_v": l.k_eq_v, "own_keys": l.kv_from.is_none(),
+        }));
+    }
     if let Some(e) = c.experts {
         rows.push(("experts", format!("{} of {} for a token, {} wide", e.top_k, e.count, e.width)));
-        json["experts"] = json!({"count": e.count, "top_k": e.top_k, "width": e.width});
     }
     if let Some(e) = c.per_layer {
         rows.push(("per-layer embeddings", format!("{} wide, {} rows", e.width, e.vocab_size)));
-        json["per_layer"] = json!({"width": e.width, "rows": e.vocab_size});
-    }
-    if c.num_kv_shared_layers > 0 {
-        let wide = if c.double_wide { ", and have an MLP of twice the width" } else { "" };
-        rows.push(("shared keys", format!("the last {} layers use those of earlier ones{wide}", c.num_kv_shared_layers)));
     }
     let tied = if c.tied { ", logits from the embedding" } else { "" };
     rows.push(("vocabulary", format!("{}{tied}", c.vocab_size)));
     rows.push(("positions", c.max_position_embeddings.to_string()));
+    let json = json!({
+        "layers": c.layers.len(), "hidden": c.hidden_size, "kinds": list, "vocabulary": c.vocab_size,
+        "positions": c.max_position_embeddings, "tied": c.tied,
+        "experts": c.experts.map(|e| json!({"count": e.count, "top_k": e.top_k, "width": e.width})),
+        "per_layer": c.per_layer.map(|e| json!({"width": e.width, "rows": e.vocab_size})),
+    });
     (json, rows)
 }
 
-/// A folder with a configuration and no tensors.
+/// A folder with a configuration and no tensors: what the tensors would be.
 fn config_only(dir: &Path) -> Result<(Value, String)> {
     let path = dir.join("config.json");
     let bytes = std::fs::read(&path).map_err(|e| crate::files::failed("cannot be read", &path, &e))?;
     let c = Config::from_bytes(&bytes, &path.display().to_string())?;
-    let (json, rows) = architecture(&c);
+    let (architecture, rows) = architecture(&c);
     let mut out = String::new();
     table("architecture", &rows, &mut out);
-    out.push_str("There are no tensors here, so parameters and memory are not known.\n");
-    Ok((json!({"architecture": json, "parameters": null}), out))
+    let parts = inventory::parts_of_config(&c);
+    amounts(&parts, &mut out);
+    // Keys and values are f32; layers that read those of an earlier one have none.
+    let kind = |kind| c.layers.iter().filter(move |l| l.kind == kind && l.kv_from.is_none());
+    let token = |k| kind(k).map(|l| 8 * (l.kv_heads * l.head_dim) as u64).sum::<u64>();
+    let (full, sliding) = (token(LayerKind::Full), token(LayerKind::Sliding));
+    let title = "keys and values of a token";
+    table(title, &[("full layers", size(full)), ("sliding layers", size(sliding))], &mut out);
+    out.push_str("There are no tensors here: this is what config.json describes.\n");
+    let memory = json!({"kv_token_full": full, "kv_token_sliding": sliding});
+    let json = json!({"architecture": architecture, "parts": parts_json(&parts), "total": amount_json(total(&parts)), "memory": memory});
+    Ok((json, out))
+}
+
+/// All parts together.
+fn total(parts: &[(Part, Amount)]) -> Amount {
+    parts.iter().fold(Amount::default(), |sum, (_, a)| sum.plus(*a))
+}
+
+fn parts_json(parts: &[(Part, Amount)]) -> Value {
+    Value::Object(parts.iter().map(|(p, a)| (p.name().to_string(), amount_json(*a))).collect())
 }
 
 fn amount_json(a: Amount) -> Value {
@@ -127,7 +162,7 @@ fn amount_json(a: Amount) -> Value {
 }
 
 /// Rows of the table of parts.
-fn amounts(parts: &[(Part, Amount)], total: Amount, out: &mut String) {
+fn amounts(parts: &[(Part, Amount)], out: &mut String) {
     let _ = writeln!(
         out,
         "{:<22} {:>11} {:>11} {:>12} {:>12} {:>15}",
@@ -141,7 +176,7 @@ fn amounts(parts: &[(Part, Amount)], total: Amount, out: &mut String) {
     for (part, a) in parts {
         row(part.name(), *a);
     }
-    row("total", total);
+    row("total", total(parts));
     out.push('\n');
 }
 
@@ -152,7 +187,6 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
     let o = CompileOptions::default();
     let graph = models::gemma4::layers::graph(ck, o.embed)?;
     let parts = inventory::parts(&graph);
-    let total = parts.iter().fold(Amount::default(), |sum, (_, a)| sum.plus(*a));
     let planned = pipeline::plan(ck, &o, &[Class::Host], &mut Watch::default())?;
     let plan = &planned.plans[0].1;
     let memory = Memory::of(plan, PlanStats::new(plan, ck).weight_bytes, limits);
@@ -160,7 +194,7 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
 
     let mut out = String::new();
     table("architecture", &rows, &mut out);
-    amounts(&parts, total, &mut out);
+    amounts(&parts, &mut out);
     let per = |bytes: u64| format!(", {} a token", size(bytes));
     let title = format!("memory for {} positions, chunks of {}, on the host", limits.context, limits.chunk);
     table(
@@ -174,13 +208,28 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
         ],
         &mut out,
     );
+    let mut skipped: BTreeMap<Why, (usize, u64)> = BTreeMap::new();
+    for (t, why) in ck.skipped() {
+        let e = skipped.entry(why).or_default();
+        *e = (e.0 + 1, e.1 + t.bytes.len() as u64);
+    }
+    if !skipped.is_empty() {
+        let _ = writeln!(out, "tensors that are not read");
+        for (why, (n, bytes)) in &skipped {
+            let _ = writeln!(out, "  {n} tensors, {}: {why}", size(*bytes));
+        }
+        out.push('\n');
+    }
+    let skipped: Vec<Value> =
+        skipped.iter().map(|(why, (n, bytes))| json!({"why": why.to_string(), "tensors": n, "bytes": bytes})).collect();
     out.truncate(out.trim_end().len());
     out.push('\n');
-    let named = parts.iter().map(|(p, a)| (p.name().to_string(), amount_json(*a)));
     let json = json!({
         "architecture": architecture,
-        "parts": Value::Object(named.collect()),
-        "total": amount_json(total),
+        "parts": parts_json(&parts),
+        "total": amount_json(total(&parts)),
+        "skipped": skipped,
+        "warnings": ck.warnings(),
         "memory": {
             "context": limits.context, "chunk": limits.chunk, "weights": memory.weights, "kv_full": memory.full,
             "kv_sliding": memory.sliding, "kv_token_full": memory.token.0, "kv_token_sliding": memory.token.1,
@@ -190,12 +239,20 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
     Ok((json, out))
 }
 
+/// The elements of a packed matrix, for people.
+fn format_name(f: &Format) -> String {
+    match f {
+        Format::Affine { bits, group, .. } => format!("affine, {bits} bits, groups of {group}"),
+        Format::Plain(d) => format!("plain {d:?}").to_lowercase(),
+    }
+}
+
 /// Bytes of packed weights by kind of packing.
 fn packs(plan: &Plan) -> BTreeMap<String, (u64, u64)> {
     let mut out: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for w in &plan.weights {
         let (kind, bytes) = match &w.pack {
-            Pack::Affine(l) => (format!("affine, {} bits, groups of {}", l.bits, l.group), l.bytes()),
+            Pack::Matrix(l) => (format_name(&l.format), l.bytes()),
             Pack::Rope(r) => ("rotary frequencies".to_string(), u64::from(r.dim) * 4),
             Pack::Plain => ("vectors as stored".to_string(), 0),
         };
