@@ -73,7 +73,8 @@ fn memory_is_what_a_session_allocates() {
 #[test]
 fn a_configuration_tells_what_its_checkpoint_holds() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["models/demo/mlx-4bit", "tests/fixtures/tiny-ple/mlx", "tests/fixtures/tiny-moe/mlx", "tests/fixtures/tiny-dense/hf"];
+    let folders =
+        ["models/demo/mlx-4bit", "tests/fixtures/tiny-ple/mlx", "tests/fixtures/tiny-moe/mlx", "tests/fixtures/tiny-dense/hf"];
     for folder in folders {
         let ck = models::Checkpoint::open(&dir.join(folder)).unwrap_or_else(|d| panic!("{d}"));
         let graph = models::gemma4::layers::graph(&ck, ir::graph::op::EmbedMode::Exact).unwrap_or_else(|d| panic!("{d}"));

@@ -4,10 +4,10 @@ mod graph_common;
 
 use graph_common::{Rng, show};
 use ir::diag::Diagnostic;
+use ir::graph::Dtype;
 use ir::graph::Rows;
 use ir::graph::op::RopeParams;
 use ir::kernel::Kernel;
-use ir::graph::Dtype;
 use ir::layout::{Format, MatrixLayout};
 use ir::order::{ReductionOrder, Take, Tree};
 use ir::plan::text::{parse, parse_whole, print, print_whole};

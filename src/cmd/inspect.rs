@@ -141,7 +141,8 @@ fn config_only(dir: &Path) -> Result<(Value, String)> {
     table(title, &[("full layers", size(full)), ("sliding layers", size(sliding))], &mut out);
     out.push_str("There are no tensors here: this is what config.json describes.\n");
     let memory = json!({"kv_token_full": full, "kv_token_sliding": sliding});
-    let json = json!({"architecture": architecture, "parts": parts_json(&parts), "total": amount_json(total(&parts)), "memory": memory});
+    let json =
+        json!({"architecture": architecture, "parts": parts_json(&parts), "total": amount_json(total(&parts)), "memory": memory});
     Ok((json, out))
 }
 

@@ -3,8 +3,8 @@
 #![allow(dead_code)]
 
 pub mod fault;
-pub mod formats;
 pub mod fixture;
+pub mod formats;
 pub mod golden;
 pub mod pairwise;
 pub mod run;

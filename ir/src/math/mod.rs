@@ -16,8 +16,8 @@ mod util;
 
 pub use exp::{EXP_ULP, exp};
 pub use func::{Func, Ops};
-pub use half::{f16_high, f16_low};
 pub use gelu::{GELU_ABS, GELU_REL, GELU_TAIL, gelu};
+pub use half::{f16_high, f16_low};
 pub use log::{LOG_ULP, log};
 pub use recip::{RECIP_ULP, recip};
 pub use rsqrt::{RSQRT_ULP, rsqrt};

@@ -23,10 +23,10 @@
 
 use super::{Arg, Buffer, BufferKind, Launch, Pack, PackedWeight, Plan};
 use crate::diag::{Diagnostic, Result};
+use crate::graph::Dtype;
 use crate::graph::Rows;
 use crate::graph::op::RopeParams;
 use crate::kernel::Kernel;
-use crate::graph::Dtype;
 use crate::layout::{Format, MatrixLayout};
 use crate::text::attr::ReadAttr;
 use crate::text::lex::{Cursor, Tok, lex};

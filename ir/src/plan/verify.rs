@@ -14,8 +14,8 @@
 use super::{Arg, BufferKind, Launch, Pack, Plan};
 use crate::diag::Diagnostic;
 use crate::graph::verify::types::MAX_HEAD;
-use crate::kernel::{Block, Kernel, Mem, Op};
 use crate::graph::verify::types::{BITS, GROUPS};
+use crate::kernel::{Block, Kernel, Mem, Op};
 use crate::layout::{Format, MatrixLayout};
 use std::collections::{BTreeMap, BTreeSet};
 

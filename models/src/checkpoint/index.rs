@@ -36,7 +36,10 @@ pub(super) fn compare(bytes: &[u8], place: &str, shards: &BTreeSet<&str>, entrie
         Ok(Value::Object(mut o)) => match o.remove("weight_map") {
             Some(Value::Object(m)) if m.values().all(Value::is_string) => m,
             _ => {
-                return Stale { warning: warn("this index has no `weight_map` from tensors to files".into()), ..Stale::default() };
+                return Stale {
+                    warning: warn("this index has no `weight_map` from tensors to files".into()),
+                    ..Stale::default()
+                };
             }
         },
         Ok(_) => return Stale { warning: warn("this index is not an object".into()), ..Stale::default() },

@@ -220,7 +220,13 @@ fn candidates(p: &Problem, kernels: &[KernelPlan], store: &[usize]) -> Vec<Candi
             waits.sort_unstable();
             waits.dedup();
             let root = &p.items[k.root];
-            Candidate { waits, rows: root.rows, solo: root.kind.is_solo(), nodes: k.nodes.iter().map(|&i| i as u32).collect(), shared: k.shared.clone() }
+            Candidate {
+                waits,
+                rows: root.rows,
+                solo: root.kind.is_solo(),
+                nodes: k.nodes.iter().map(|&i| i as u32).collect(),
+                shared: k.shared.clone(),
+            }
         })
         .collect()
 }

@@ -115,7 +115,10 @@ impl Kind {
 
     /// An operation over the row of one token, which every block that needs it can compute again.
     pub fn is_row(self) -> bool {
-        matches!(self, Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Slice | Kind::Quantize)
+        matches!(
+            self,
+            Kind::Norm | Kind::Add | Kind::Mul | Kind::Scale | Kind::Embed | Kind::Select | Kind::Slice | Kind::Quantize
+        )
     }
 
     /// An operation over one head.

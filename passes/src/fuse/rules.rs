@@ -133,10 +133,9 @@ fn build() -> Vec<Rule> {
         push(name.into(), about.into(), vec![(consumer, slot, producer)], inline(consumer, slot, producer));
     }
     // The same for matmuls on exact integers and for those with plain weights.
-    for (name, m, e, row) in [
-        ("matmul", Kind::Matmul, Kind::ExpertMatmul, "quantized row"),
-        ("linear", Kind::Linear, Kind::ExpertLinear, "row"),
-    ] {
+    for (name, m, e, row) in
+        [("matmul", Kind::Matmul, Kind::ExpertMatmul, "quantized row"), ("linear", Kind::Linear, Kind::ExpertLinear, "row")]
+    {
         let (ms, es) = (m.symbol(), e.symbol());
         for (end, consumer, about) in AFTER {
             push(format!("{name}-into-{end}"), about.into(), vec![(consumer, 0, m)], inline(consumer, 0, m));
@@ -163,19 +162,13 @@ fn build() -> Vec<Rule> {
             format!("{name}-into-mul"),
             "a factor per row of the matrix is applied to each row as it leaves the matmul".into(),
             vec![(Kind::Mul, 0, m)],
-            vec![(
-                format!("(mul ?c (mat ({ms} ?p ?q ?v)) (weight ?w))"),
-                format!("(mul ?c ({ms} ?p ?q ?v) (weight ?w))"),
-            )],
+            vec![(format!("(mul ?c (mat ({ms} ?p ?q ?v)) (weight ?w))"), format!("(mul ?c ({ms} ?p ?q ?v) (weight ?w))"))],
         );
         push(
             format!("expert-{name}-into-sum"),
             "a block computes its rows for all chosen experts and sums them in rank order".into(),
             vec![(Kind::ExpertSum, 0, e)],
-            vec![(
-                format!("(expert_sum ?c (mat ({es} ?p ?q ?v ?r)) ?r)"),
-                format!("(expert_sum ?c ({es} ?p ?q ?v ?r) ?r)"),
-            )],
+            vec![(format!("(expert_sum ?c (mat ({es} ?p ?q ?v ?r)) ?r)"), format!("(expert_sum ?c ({es} ?p ?q ?v ?r) ?r)"))],
         );
     }
     let gate = |m: Kind| {

@@ -5,10 +5,10 @@
 use super::cx::{ArgKey, Kx};
 use super::rows::{FRow, QRow, XRow};
 use ir::diag::Result;
+use ir::graph::Dtype;
 use ir::graph::NodeId;
 use ir::kernel::build::Builder;
 use ir::kernel::{Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
-use ir::graph::Dtype;
 use ir::layout::{Format, MatrixLayout};
 use ir::math::{self, Arith};
 use ir::order::{ReductionOrder, Take, Tree};

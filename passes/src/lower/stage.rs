@@ -214,7 +214,9 @@ impl<'a> Part<'a> {
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
         let n = kx.g.node(id);
         let order = match n.op {
-            Op::QLinear { order } | Op::QExpertLinear { order } | Op::Linear { order } | Op::ExpertLinear { order } => pinned(kx.g, id, order)?,
+            Op::QLinear { order } | Op::QExpertLinear { order } | Op::Linear { order } | Op::ExpertLinear { order } => {
+                pinned(kx.g, id, order)?
+            }
             _ => return Err(Diagnostic::new("E0604", "not a matmul").at(&n.name)),
         };
         Matrix::bind(kx, n.inputs[1], order)
