@@ -24,6 +24,8 @@ pub enum Command {
     Run(RunArgs),
     /// Print what the compiler makes of a model
     Dump(DumpArgs),
+    /// Print the token ids of a text, or the text of token ids
+    Tokenize(TokenizeArgs),
     /// Run passes over a graph in text form
     Opt(OptArgs),
     /// Show what a model or an artifact holds and takes
@@ -206,6 +208,37 @@ pub struct DumpArgs {
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// `isobit tokenize`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  isobit tokenize 'The history of tea'\n  isobit tokenize demo --chat --system 'Be brief.' Hello\n  isobit tokenize demo --ids 2,105,911 --json\n  isobit run demo --ids \"$(isobit tokenize demo --chat Hello)\""
+)]
+pub struct TokenizeArgs {
+    /// Checkpoint folder, artifact or `demo`. What is no path is the text, for the demo model
+    #[arg(value_name = "MODEL|ARTIFACT")]
+    pub model: Option<OsString>,
+    /// The text. Without one, all of standard input
+    pub text: Option<OsString>,
+    /// Print the text of these token ids
+    #[arg(long, value_name = "2,17,4", conflicts_with_all = ["chat", "special"])]
+    pub ids: Option<String>,
+    /// Make the text the first turn of a conversation, by the chat template
+    #[arg(long)]
+    pub chat: bool,
+    /// Instructions that come before the conversation
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
+    /// Let the model think first
+    #[arg(long, requires = "chat")]
+    pub thinking: bool,
+    /// Special tokens that are spelled out are meant as such
+    #[arg(long)]
+    pub special: bool,
+    /// Print one JSON object: ids, how they are written in the vocabulary, what they decode to
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `isobit opt`

@@ -2,14 +2,13 @@
 
 use models::Text;
 use models::text::Stream;
-use std::mem;
 
 /// How a generation is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// A model's turn: without thought block and special tokens.
+    /// A model's turn: without thought blocks and special tokens.
     Reply,
-    /// The same with the text of the thought block.
+    /// The same with the text of the thought blocks.
     Thinking,
     /// A completion: every token is text. A stop id at the end is left out.
     Raw,
@@ -22,7 +21,6 @@ pub struct ReplyStream<'a> {
     show: Show,
     open: Option<u32>,
     close: Option<u32>,
-    first: bool,
     thought: bool,
     /// A stop id: it is text only if more follows.
     held: Option<u32>,
@@ -37,7 +35,6 @@ impl<'a> ReplyStream<'a> {
             show,
             open: text.id("<|channel>"),
             close: text.id("<channel|>"),
-            first: true,
             thought: false,
             held: None,
         }
@@ -58,7 +55,7 @@ impl<'a> ReplyStream<'a> {
     }
 
     fn accept(&mut self, id: u32) -> String {
-        if mem::take(&mut self.first) && self.show == Show::Reply && Some(id) == self.open {
+        if self.show == Show::Reply && Some(id) == self.open {
             self.thought = true;
         }
         if self.thought {
@@ -97,6 +94,7 @@ mod tests {
             [&[open], &word[..], &[close], &word[..], &[stop]].concat(),
             [&[open], &word[..]].concat(),
             [&word[..], &[open, close, stop, stop]].concat(),
+            [&word[..], &[open], &word[..], &[close], &word[..], &[close, open], &word[..], &[stop]].concat(),
             vec![stop],
             vec![],
         ];

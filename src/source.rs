@@ -72,3 +72,29 @@ impl Source {
         }
     }
 }
+
+/// The first word is the model if it names one, else the prompt for the demo model. Errors: E0758.
+pub fn model_and_prompt<'a>(
+    command: &str,
+    first: Option<&'a OsStr>,
+    second: Option<&'a OsStr>,
+) -> Result<(Source, Option<&'a OsStr>)> {
+    let Some(first) = first else { return Ok((Source::Demo, None)) };
+    let source = Source::of(first);
+    let names_model = source == Source::Demo || Path::new(first).exists();
+    if second.is_some() || names_model {
+        return Ok((source, second));
+    }
+    if looks_like_path(first) {
+        return Err(Diagnostic::new("E0758", "there is no such folder or artifact")
+            .at(Path::new(first).display())
+            .hint(format!("if this is the prompt, name the model before it: `isobit {command} demo PROMPT`")));
+    }
+    Ok((Source::Demo, Some(first)))
+}
+
+fn looks_like_path(word: &OsStr) -> bool {
+    let word = word.to_string_lossy();
+    let blank = word.contains(char::is_whitespace);
+    !blank && (word.contains('/') || word.starts_with('~') || word.ends_with(".isobit"))
+}

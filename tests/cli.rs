@@ -258,6 +258,11 @@ fn runs() {
 }
 
 #[test]
+fn tokenizes() {
+    transcript("tokenize");
+}
+
+#[test]
 fn dumps() {
     transcript("dump");
 }

@@ -9,6 +9,7 @@ mod load;
 pub mod opt;
 pub mod options;
 pub mod run;
+pub mod tokenize;
 
 use crate::args::{BuildArgs, PassArgs};
 use crate::options::{CompileOptions, embed_mode};
@@ -54,6 +55,7 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Options(a) => options::run(a, p),
         crate::args::Command::Explain(a) => explain::run(a, p),
         crate::args::Command::Doctor(a) => doctor::run(a, p),
+        crate::args::Command::Tokenize(a) => tokenize::run(a, p),
     }
 }
 

@@ -9,14 +9,13 @@ use crate::files::Pending;
 use crate::logits::LogitsFile;
 use crate::printer::Printer;
 use crate::reply::{ReplyStream, Show, text_of};
-use crate::source::Source;
+use crate::source::model_and_prompt;
 use ir::diag::{Diagnostic, Result};
 use models::{Checkpoint, Message, Role, Text};
 use serde_json::json;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Ends a conversation.
@@ -31,7 +30,7 @@ enum Input {
 
 /// Runs it.
 pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
-    let (source, prompt) = model_and_prompt(args)?;
+    let (source, prompt) = model_and_prompt("run", args.model.as_deref(), args.prompt.as_deref())?;
     let input = input(args, prompt)?;
     let options = load::check(args)?;
     // What is wrong with the place is told now rather than after the work.
@@ -39,9 +38,10 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let look = |ck: &Checkpoint, text: &Text| {
         let room = Room::new(ck, args.context)?;
         match &input {
-            Input::Prompt(prompt) => room.check(&first_turn(args, text, prompt)?),
+            Input::Prompt(prompt) => room.check(&Form::of(args).first_turn(text, prompt)?),
             Input::Ids(ids) => room.check(ids).map_err(|d| d.at("--ids")),
-            Input::Lines => Ok(()),
+            // A template that can't do what is asked is told before the work.
+            Input::Lines => Form::of(args).first_turn(text, "Hello").map(|_| ()),
         }
     };
     let Loaded { checkpoint, text, program, origin, time: compile } = load::load(&source, args, options, &look, p)?;
@@ -58,7 +58,7 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         let (device, compile, load) = (engine.device_name(), compile.as_secs_f64(), load.as_secs_f64());
         p.note(&format!("{what} on {device}; {origin} in {compile:.2} s, loaded in {load:.2} s"));
     }
-    let mut session = Turns { args, text: &text, engine, logits, history: beginning(args), origin, compile, load };
+    let mut session = Turns { args, text: &text, engine, logits, history: Form::of(args).beginning(), origin, compile, load };
     match input {
         Input::Prompt(prompt) => session.turn(&prompt, p),
         Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
@@ -66,19 +66,37 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     }
 }
 
-/// A conversation before its first turn.
-fn beginning(args: &RunArgs) -> Vec<Message> {
-    args.system.iter().map(|system| Message::new(Role::System, system)).collect()
+/// How a prompt becomes ids.
+pub(super) struct Form<'a> {
+    /// By the chat template, or as it is.
+    pub chat: bool,
+    /// Instructions before the conversation.
+    pub system: Option<&'a str>,
+    /// The model is to think.
+    pub thinking: bool,
+    /// Control tokens that are spelled out are meant as such.
+    pub special: bool,
 }
 
-/// The ids of a first turn.
-fn first_turn(args: &RunArgs, text: &Text, prompt: &str) -> Result<Vec<u32>> {
-    if args.raw {
-        return text.raw_prompt(prompt, args.special);
+impl<'a> Form<'a> {
+    fn of(args: &'a RunArgs) -> Form<'a> {
+        Form { chat: !args.raw, system: args.system.as_deref(), thinking: args.thinking, special: args.special }
     }
-    let mut history = beginning(args);
-    history.push(Message::new(Role::User, prompt));
-    text.chat_prompt(&history, args.thinking, args.special)
+
+    /// A conversation before its first turn.
+    fn beginning(&self) -> Vec<Message> {
+        self.system.iter().map(|system| Message::new(Role::System, *system)).collect()
+    }
+
+    /// The ids of a first turn.
+    pub fn first_turn(&self, text: &Text, prompt: &str) -> Result<Vec<u32>> {
+        if !self.chat {
+            return text.raw_prompt(prompt, self.special);
+        }
+        let mut history = self.beginning();
+        history.push(Message::new(Role::User, prompt));
+        text.chat_prompt(&history, self.thinking, self.special)
+    }
 }
 
 /// How generated text is shown. Ids come without a template, as `--raw` text does.
@@ -90,41 +108,17 @@ fn show_of(args: &RunArgs, ids: bool) -> Show {
     }
 }
 
-/// The first argument is the model if it names one, else the prompt for the demo model.
-fn model_and_prompt(args: &RunArgs) -> Result<(Source, Option<OsString>)> {
-    let Some(first) = &args.model else { return Ok((Source::Demo, None)) };
-    let source = Source::of(first);
-    let names_model = source == Source::Demo || Path::new(first).exists();
-    if args.prompt.is_some() || names_model {
-        return Ok((source, args.prompt.clone()));
-    }
-    if looks_like_path(first) {
-        return Err(Diagnostic::new("E0758", "there is no such folder or artifact")
-            .at(Path::new(first).display())
-            .hint("if this is the prompt, name the model before it: `isobit run demo PROMPT`"));
-    }
-    Ok((Source::Demo, Some(first.clone())))
-}
-
-fn looks_like_path(word: &OsStr) -> bool {
-    let word = word.to_string_lossy();
-    let blank = word.contains(char::is_whitespace);
-    !blank && (word.contains('/') || word.starts_with('~') || word.ends_with(".isobit"))
-}
-
-fn input(args: &RunArgs, prompt: Option<OsString>) -> Result<Input> {
+fn input(args: &RunArgs, prompt: Option<&OsStr>) -> Result<Input> {
     let misfit = |what: &str| Diagnostic::new("E0750", what.to_string());
     match (&args.ids, prompt) {
         (Some(_), Some(_)) => Err(misfit("a prompt is given both as text and as `--ids`")),
         (Some(ids), None) => Ok(Input::Ids(parse_ids(ids)?)),
         (None, Some(prompt)) => {
-            let prompt = prompt
-                .into_string()
-                .map_err(|bad| Diagnostic::new("E0755", "the prompt is not UTF-8").at(bad.to_string_lossy()))?;
+            let prompt = utf8(prompt, "the prompt")?;
             if prompt.trim().is_empty() {
                 return Err(empty("PROMPT"));
             }
-            Ok(Input::Prompt(prompt))
+            Ok(Input::Prompt(prompt.to_string()))
         }
         (None, None) if args.logits.is_some() => {
             Err(misfit("`--logits` is for one prompt").hint("give a prompt or `--ids` on the command line"))
@@ -133,11 +127,16 @@ fn input(args: &RunArgs, prompt: Option<OsString>) -> Result<Input> {
     }
 }
 
+/// A word of the command line as text.
+pub(super) fn utf8<'a>(word: &'a OsStr, what: &str) -> Result<&'a str> {
+    word.to_str().ok_or_else(|| Diagnostic::new("E0755", format!("{what} is not UTF-8")).at(word.to_string_lossy()))
+}
+
 fn empty(place: &str) -> Diagnostic {
     Diagnostic::new("E0755", "the prompt is empty").at(place).hint("write something, or give token ids with `--ids`")
 }
 
-fn parse_ids(list: &str) -> Result<Vec<u32>> {
+pub(super) fn parse_ids(list: &str) -> Result<Vec<u32>> {
     list.split(',')
         .map(|word| {
             word.trim().parse::<u32>().map_err(|_| {

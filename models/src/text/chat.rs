@@ -7,6 +7,7 @@ use ir::diag::{Diagnostic, Result};
 use minijinja::Environment;
 use minijinja::Value as Jinja;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Who speaks.
@@ -14,10 +15,24 @@ use std::collections::BTreeMap;
 pub enum Role {
     /// Instructions before the conversation.
     System,
+    /// The same under its newer name.
+    Developer,
     /// The person.
     User,
     /// The model.
     Model,
+}
+
+impl Role {
+    /// As templates know it.
+    fn name(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::Developer => "developer",
+            Role::User => "user",
+            Role::Model => "assistant",
+        }
+    }
 }
 
 /// One turn of a conversation.
@@ -36,17 +51,19 @@ impl Message {
     }
 
     /// What of the message is shown to the template.
-    pub(super) fn kept(&self) -> &str {
-        if self.role == Role::Model { strip_thought(&self.content) } else { &self.content }
+    pub(super) fn kept(&self) -> Cow<'_, str> {
+        if self.role == Role::Model { strip_thoughts(&self.content).into() } else { (&self.content).into() }
+    }
+
+    fn instructs(&self) -> bool {
+        matches!(self.role, Role::System | Role::Developer) && !self.content.trim().is_empty()
     }
 }
 
-/// A reply without the thought block at its start; a block that never closes is all thought.
-pub fn strip_thought(reply: &str) -> &str {
-    match reply.trim_start().strip_prefix(THOUGHT.0) {
-        Some(rest) => rest.split_once(THOUGHT.1).map_or("", |(_, after)| after),
-        None => reply,
-    }
+/// A reply without its thought blocks, as the templates of the released models strip them: a block that never closes is
+/// thought to the end, a closing mark alone is dropped.
+pub fn strip_thoughts(reply: &str) -> String {
+    reply.split(THOUGHT.1).map(|part| part.split_once(THOUGHT.0).map_or(part, |(before, _)| before)).collect()
 }
 
 /// A parsed chat template.
@@ -113,20 +130,38 @@ impl Template {
         if messages.is_empty() {
             return Err(Diagnostic::new("E0255", "a conversation needs at least one message"));
         }
-        let list: Vec<Jinja> = messages
+        let list: Vec<(bool, Jinja)> = messages
             .iter()
             .map(|m| {
-                let role = match m.role {
-                    Role::System => "system",
-                    Role::User => "user",
-                    Role::Model => "assistant",
-                };
-                Jinja::from_pairs([("role", Jinja::from(role)), ("content", protect(m.kept()).into())])
+                let pairs = [("role", Jinja::from(m.role.name())), ("content", protect(&m.kept()).into())];
+                (m.instructs(), Jinja::from_pairs(pairs))
             })
             .collect();
+        let all = || list.iter().map(|(_, m)| m.clone()).collect::<Vec<_>>();
+        let out = self.fill(all(), thinking)?;
+        // What is asked for and changes nothing would be lost without a word.
+        if thinking && self.fill(all(), false).is_ok_and(|without| without == out) {
+            return Err(Diagnostic::new(
+                "E0248",
+                "the chat template knows no thinking: the prompt is the same with and without it",
+            )
+            .at(&self.place)
+            .hint("leave `--thinking` out"));
+        }
+        let others: Vec<Jinja> = list.iter().filter(|(instructs, _)| !instructs).map(|(_, m)| m.clone()).collect();
+        if others.len() < list.len() && !others.is_empty() && self.fill(others, thinking).is_ok_and(|without| without == out) {
+            return Err(Diagnostic::new("E0249", "the chat template leaves system messages out")
+                .at(&self.place)
+                .hint("put the instructions into the first prompt"));
+        }
+        Ok(out)
+    }
+
+    /// Runs the template.
+    fn fill(&self, messages: Vec<Jinja>, thinking: bool) -> Result<String> {
         let names = self.names.iter().map(|(name, token)| (name.as_str(), Jinja::from(token.as_str())));
         let context = Jinja::from_pairs(names.chain([
-            ("messages", Jinja::from(list)),
+            ("messages", Jinja::from(messages)),
             ("add_generation_prompt", true.into()),
             ("enable_thinking", thinking.into()),
             ("tools", ().into()),
@@ -154,6 +189,16 @@ fn compile(source: &str, place: &str) -> Result<Environment<'static>> {
     })
 }
 
+/// The tokens that tokenizer_config.json calls special, with their names; those of a list have none.
+pub(super) fn named_tokens(settings: &Map<String, Value>) -> Vec<(String, String)> {
+    let extra = settings.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
+    let named = extra.chain(settings.iter().filter(|(key, _)| key.ends_with("_token"))).map(|(key, value)| (key.clone(), value));
+    let lists = ["extra_special_tokens", "additional_special_tokens"].map(|key| settings.get(key).and_then(Value::as_array));
+    let listed = lists.into_iter().flatten().flatten().map(|value| (String::new(), value));
+    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_string);
+    named.chain(listed).filter_map(|(name, value)| Some((name, text(value)?))).collect()
+}
+
 /// `bos_token` and the like, by the names that tokenizer_config.json gives them.
 fn special_names(
     settings: &Map<String, Value>,
@@ -161,13 +206,8 @@ fn special_names(
     tokenizer: &Tokenizer,
     place: &str,
 ) -> Result<BTreeMap<String, String>> {
-    let mut names = BTreeMap::new();
-    let extra = settings.get("extra_special_tokens").and_then(Value::as_object);
-    for (key, value) in extra.into_iter().flatten().chain(settings) {
-        if let (true, Some(text)) = (key.ends_with("_token"), value.as_str().or_else(|| value["content"].as_str())) {
-            names.insert(key.clone(), text.into());
-        }
-    }
+    let mut names: BTreeMap<String, String> =
+        named_tokens(settings).into_iter().filter(|(name, _)| name.ends_with("_token")).collect();
     let expected = tokenizer.token(bos).unwrap_or_default();
     match names.get("bos_token") {
         None => {

@@ -1,7 +1,8 @@
 //! Text to token ids and back, and conversations to prompts, exactly as the model's own files say.
 //!
 //! User text never becomes a control token by being spelled like one, unless asked for (`special`): what stands in
-//! a message is data. Streamed text is valid UTF-8 at each step, and adds up to what decoding all ids at once gives.
+//! a message is data. Control tokens are those that tokenizer.json or tokenizer_config.json call special; other added
+//! tokens are words of the vocabulary. Streamed text is valid UTF-8 at each step, and adds up to what decoding all ids at once gives.
 
 mod chat;
 mod decode;
@@ -13,11 +14,12 @@ use crate::gemma4::fields::token_ids;
 use crate::json::{self, MAX_CONFIG};
 use ir::diag::{Diagnostic, Result};
 use serde_json::Value;
+use std::borrow::Cow;
 
-pub use chat::{Message, Role, strip_thought};
+pub use chat::{Message, Role, strip_thoughts};
 pub use decode::Stream;
 
-/// Opens and closes the thought block of a reply.
+/// Opens and closes a thought block of a reply.
 const THOUGHT: (&str, &str) = ("<|channel>", "<channel|>");
 
 /// Tokenizer, chat template and stop ids of a checkpoint.
@@ -40,7 +42,7 @@ impl Text {
                 .at(place)
                 .hint("a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"));
         };
-        let tokenizer = tokenizer::Tokenizer::load(bytes, config.vocab_size, &at("tokenizer.json"))?;
+        let mut tokenizer = tokenizer::Tokenizer::load(bytes, config.vocab_size, &at("tokenizer.json"))?;
         let object = |name: &str| -> Result<Option<serde_json::Map<String, Value>>> {
             match checkpoint.file(name).map(|b| json::parse(b, MAX_CONFIG, &at(name))).transpose()? {
                 None => Ok(None),
@@ -62,6 +64,9 @@ impl Text {
                 .at(at("config.json")));
         }
         let settings = object("tokenizer_config.json")?.unwrap_or_default();
+        for (_, token) in chat::named_tokens(&settings) {
+            tokenizer.name_special(&token);
+        }
         let template = chat::Template::load(checkpoint, &settings, &tokenizer)?;
         Ok(Text { tokenizer, template, bos: config.bos, stop, place: place.to_string() })
     }
@@ -72,7 +77,7 @@ impl Text {
         if special {
             return self.tokenizer.encode(text, None);
         }
-        let mark = unused_mark(&[text])?;
+        let mark = unused_mark(&[text.into()])?;
         self.tokenizer.encode(&self.tokenizer.marked(text, mark), Some(mark))
     }
 
@@ -81,11 +86,12 @@ impl Text {
         Ok(self.one_bos(self.encode(text, special)?))
     }
 
-    /// Prompt for the next reply in a conversation, by the model's own template. Thought blocks at the start of
+    /// Prompt for the next reply in a conversation, by the model's own template. Thought blocks of
     /// earlier replies are dropped. `special` as in [`Text::encode`], for the contents of the messages.
+    /// Thinking and system messages that the template does not know are errors.
     pub fn chat_prompt(&self, messages: &[Message], thinking: bool, special: bool) -> Result<Vec<u32>> {
         let template = self.template()?;
-        let contents: Vec<&str> = messages.iter().map(Message::kept).chain([template.source()]).collect();
+        let contents: Vec<Cow<str>> = messages.iter().map(Message::kept).chain([template.source().into()]).collect();
         let mark = if special { None } else { Some(unused_mark(&contents)?) };
         let rendered = template.render(messages, thinking, |text| match mark {
             Some(mark) => self.tokenizer.marked(text, mark),
@@ -127,22 +133,26 @@ impl Text {
         Stream::new(&self.tokenizer, skip_special)
     }
 
-    /// The visible text of generated ids: without stop id at the end, thought block at the start, special tokens.
+    /// The visible text of generated ids: without stop id at the end, thought blocks, special tokens.
     /// This is what belongs into the conversation as the model's message.
     pub fn reply(&self, ids: &[u32]) -> String {
         let ids = match ids.split_last() {
             Some((last, rest)) if self.is_stop(*last) => rest,
             _ => ids,
         };
-        let is = |id: &u32, text: &str| self.tokenizer.token(*id) == Some(text);
-        let ids = match ids.first() {
-            Some(first) if is(first, THOUGHT.0) => {
-                let close = ids.iter().position(|id| is(id, THOUGHT.1));
-                close.map_or(&[][..], |at| &ids[at + 1..])
-            }
-            _ => ids,
-        };
-        self.decode(ids, true)
+        let (open, close) = (self.id(THOUGHT.0), self.id(THOUGHT.1));
+        let mut thought = false;
+        let said: Vec<u32> = ids
+            .iter()
+            .copied()
+            .filter(|id| {
+                thought |= Some(*id) == open;
+                let said = !thought;
+                thought &= Some(*id) != close;
+                said
+            })
+            .collect();
+        self.decode(&said, true)
     }
 
     /// Whether an id is a special token.
@@ -177,7 +187,7 @@ impl Text {
 }
 
 /// A character that none of the texts contains: it keeps spelled special tokens apart and vanishes before encoding.
-fn unused_mark(texts: &[&str]) -> Result<char> {
+fn unused_mark(texts: &[Cow<str>]) -> Result<char> {
     ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}').find(|c| texts.iter().all(|t| !t.contains(*c))).ok_or_else(|| {
         Diagnostic::new("E0246", "the text contains every private-use character")
             .hint("allow special tokens in it, or remove one of those characters")

@@ -1,7 +1,6 @@
 //! Against the golden transcripts (made with the Python tokenizers and jinja2), and against the reference decoder.
 
 use super::*;
-use std::borrow::Cow;
 
 type Files = Vec<(String, Cow<'static, [u8]>)>;
 
@@ -134,8 +133,9 @@ fn turns_and_thinking() {
     assert_eq!(t.render(&talk, true).unwrap(), expected);
     assert_eq!(t.render(&talk, false).unwrap(), format!("{expected}<|channel>thought\n<channel|>"));
     assert_eq!(t.chat_prompt(&talk, true, false).unwrap(), t.encode(expected, true).unwrap());
-    assert_eq!(strip_thought("<|channel>thought\nnever closed"), "");
-    assert_eq!(strip_thought(" x <|channel>y<channel|>"), " x <|channel>y<channel|>");
+    assert_eq!(strip_thoughts("<|channel>thought\nnever closed"), "");
+    assert_eq!(strip_thoughts(" x <|channel>y<channel|>z<channel|>!<|channel>w"), " x z!");
+    assert_eq!(t.reply(&t.encode("x<|channel>y<channel|>z<channel|>!<|channel>w<turn|>", true).unwrap()), "xz!");
     assert_eq!(t.reply(&t.encode("<|channel>thought\nhm<channel|>hello<turn|>", true).unwrap()), "hello");
     assert_eq!(t.reply(&t.encode("<|channel>thought\nhm", true).unwrap()), "");
     assert_eq!(t.reply(&[]), "");

@@ -14,12 +14,16 @@ use tokenizers::{NormalizerWrapper, OffsetReferential, OffsetType};
 
 /// Larger files are refused; Gemma's own has 32 MB.
 const MAX_FILE: usize = 512 << 20;
+/// Longer texts are refused: they fit no model's context, and encoding takes some hundred times their size.
+const MAX_TEXT: usize = 16 << 20;
 
 pub(super) struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// By id.
     tokens: Vec<Option<String>>,
     ids: BTreeMap<String, u32>,
+    /// Tokens that are found before the text is cut into words.
+    added: BTreeMap<String, u32>,
     special_ids: BTreeSet<u32>,
     special: BTreeSet<String>,
     /// Lengths in bytes that special tokens have.
@@ -135,22 +139,39 @@ impl Tokenizer {
 
         let inner =
             guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(|e| damaged(format!("damaged tokenizer: {e}")))?;
-        let mut special = BTreeSet::new();
-        let mut special_ids = BTreeSet::new();
-        for t in &file.added_tokens {
-            if inner.token_to_id(&t.content) != Some(t.id) {
+        let mut out = Tokenizer {
+            inner,
+            tokens,
+            ids,
+            added: BTreeMap::new(),
+            special_ids: BTreeSet::new(),
+            special: BTreeSet::new(),
+            lengths: BTreeSet::new(),
+            replace,
+            place: place.to_string(),
+        };
+        for t in file.added_tokens {
+            if out.inner.token_to_id(&t.content) != Some(t.id) {
                 return Err(damaged(format!(
                     "the added token {:?} can't have the id {}: ids must follow the vocabulary's",
                     t.content, t.id
                 )));
             }
+            out.added.insert(t.content.clone(), t.id);
             if t.special {
-                special_ids.insert(t.id);
-                special.insert(t.content.clone());
+                out.name_special(&t.content);
             }
         }
-        let lengths = special.iter().map(String::len).collect();
-        Ok(Tokenizer { inner, tokens, ids, special_ids, special, lengths, replace, place: place.to_string() })
+        Ok(out)
+    }
+
+    /// Calls an added token special.
+    pub(super) fn name_special(&mut self, token: &str) {
+        if let Some(id) = self.added.get(token) {
+            self.special_ids.insert(*id);
+            self.special.insert(token.to_string());
+            self.lengths.insert(token.len());
+        }
     }
 
     pub(super) fn token(&self, id: u32) -> Option<&str> {
@@ -186,6 +207,9 @@ impl Tokenizer {
     /// Ids of a text; special tokens in it become tokens. `mark` is removed after they have been found, before
     /// anything else happens to the text: words are merged across it.
     pub(super) fn encode(&self, text: &str, mark: Option<char>) -> Result<Vec<u32>> {
+        if text.len() > MAX_TEXT {
+            return Err(Diagnostic::new("E0244", format!("the text has {} bytes, at most {MAX_TEXT} are encoded", text.len())));
+        }
         let run = || -> tokenizers::Result<Vec<u32>> {
             let normalizer = Unmark { mark, then: self.inner.get_normalizer() };
             let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize(Some(&normalizer), text);
