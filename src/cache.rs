@@ -41,6 +41,11 @@ impl Cache {
         Some(Cache { dir })
     }
 
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The key of a program.
     pub fn key(table_hash: &str, options: &CompileOptions, target: Target) -> String {
         let format = artifact::FORMAT;

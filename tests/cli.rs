@@ -267,6 +267,87 @@ fn dumps() {
     transcript("dump");
 }
 
+#[test]
+fn explains() {
+    transcript("explain");
+}
+
+#[test]
+fn inspects() {
+    transcript("inspect");
+}
+
+#[test]
+fn effective_options() {
+    transcript("options");
+}
+
+#[test]
+fn passes_over_text() {
+    transcript("opt");
+}
+
+/// Every code and pass can be explained, alone and in the list.
+#[test]
+fn all_can_be_explained() {
+    let dir = scratch("cli-explain-all");
+    let o = isobit(&dir, &args(&["explain", "--json"]), b"");
+    let all: serde_json::Value = serde_json::from_str(&o.out).unwrap();
+    let list = |key: &str, name: &str| -> Vec<String> {
+        all[key].as_array().unwrap().iter().map(|e| e[name].as_str().unwrap().to_string()).collect()
+    };
+    let names = [list("codes", "code"), list("passes", "pass"), list("rules", "rule")];
+    assert!(names[0].len() > 200 && names[1].len() > 10 && names[2].len() > 40);
+    let text = isobit(&dir, &args(&["explain"]), b"").out;
+    for name in names.iter().flatten() {
+        assert!(text.contains(&format!("  {name} ")), "{name}");
+    }
+    for name in [&names[0][0], &names[1][0], &names[2][0]] {
+        let o = isobit(&dir, &args(&["explain", name]), b"");
+        assert!(o.code == 0 && o.out.contains(name.as_str()), "{name}: {} {}", o.out, o.err);
+    }
+}
+
+/// The parts of a model add up to its file, byte for byte.
+#[test]
+fn inspected_parts_are_the_whole_file() {
+    let dir = scratch("cli-inspect-sum");
+    let o = isobit(&dir, &args(&["inspect", "demo", "--json"]), b"");
+    assert_eq!((o.code, o.err.as_str()), (0, ""));
+    let v: serde_json::Value = serde_json::from_str(&o.out).unwrap();
+    let file = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/mlx-4bit/model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap());
+    assert_eq!(v["total"]["bytes"].as_u64().unwrap(), file.len() as u64 - 8 - header);
+    let experts = &v["parts"]["experts"];
+    assert_eq!(experts["bytes_per_token"].as_u64().unwrap() * 4, experts["bytes"].as_u64().unwrap(), "4 of 16 experts");
+    // Tied: stored once, one row of it read as embedding, all of it as logits.
+    assert_eq!(v["parts"]["embedding"]["bytes"], v["parts"]["lm_head"]["bytes_per_token"]);
+    assert_eq!(v["parts"]["embedding"]["active"], 256);
+    assert_eq!(v["parts"]["lm_head"]["bytes"], 0);
+}
+
+/// The doctor's verdict is its exit code. What it finds differs from machine to machine, its parts do not.
+#[test]
+fn the_doctor_looks_at_every_part() {
+    let dir = scratch("cli-doctor");
+    let o = isobit(&dir, &args(&["doctor", "--json"]), b"");
+    let v: serde_json::Value = serde_json::from_str(&o.out).unwrap();
+    let checks = v["checks"].as_array().unwrap();
+    let parts: Vec<&str> = checks.iter().map(|c| c["part"].as_str().unwrap()).collect();
+    assert_eq!(parts, ["processor", "target", "memory", "compiler", "GPU", "assembler", "nvJitLink", "cache"]);
+    let bad = checks.iter().any(|c| c["needed"] == true && c["state"] != "ok");
+    assert_eq!((v["works"] == true, o.code), (!bad, i32::from(bad)));
+    let text = isobit(&dir, &args(&["doctor"]), b"").out;
+    assert!(parts.iter().all(|p| text.contains(p)) && !text.contains('\u{1b}'), "{text}");
+    // The cache of a test is new and can be written; one below a file cannot.
+    assert!(text.contains("ok       cache"), "{text}");
+    fs::write(dir.join("file"), "").unwrap();
+    let o = Command::new(PROGRAM).arg("doctor").env("XDG_CACHE_HOME", dir.join("file/below")).output().unwrap();
+    let text = String::from_utf8_lossy(&o.stdout).into_owned();
+    assert!(text.contains("missing  cache") && text.contains("--cache-dir"), "{text}");
+    assert!(tree(&dir).len() == 1, "nothing is left");
+}
+
 /// What `isobit dump` prints is what the parsers read, for every pass.
 #[test]
 fn dumps_parse_back() {

@@ -130,3 +130,8 @@ pub fn llvm_ir(kernel: &Kernel, target: Target) -> Result<String> {
     let (tm, cx) = (machine(target)?, Context::create());
     Ok(build(&cx, &[kernel], target, &tm)?.print_to_string().to_string())
 }
+
+/// The version of LLVM that generates code: major, minor, patch.
+pub fn llvm_version() -> (u32, u32, u32) {
+    inkwell::support::get_llvm_version()
+}

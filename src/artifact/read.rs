@@ -144,7 +144,7 @@ impl Artifact {
     }
 
     /// The plan with its kernels, verified: a device runs it as it is.
-    fn plan(&self, target: Target) -> Result<ir::plan::Plan> {
+    pub fn plan(&self, target: Target) -> Result<ir::plan::Plan> {
         let folder = target.folder();
         let path = format!("{folder}/model.plan");
         let broken = |all: Vec<Diagnostic>, path: &str| {

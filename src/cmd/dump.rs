@@ -1,6 +1,6 @@
 //! `isobit dump`: the model as the compiler sees it, as text.
 
-use super::{Stop, options};
+use super::{Stop, resolve};
 use crate::args::{DumpArgs, What};
 use crate::emit::{self, Listing};
 use crate::pipeline::{self, Watch};
@@ -11,7 +11,7 @@ use crate::target::Target;
 /// Runs it.
 pub fn run(args: &DumpArgs, p: &mut Printer) -> Result<(), Stop> {
     let target = Target::parse(&args.target)?;
-    let o = options(&args.build, vec![target])?;
+    let o = resolve(&args.build, vec![target])?;
     if let Some(pass) = &args.after {
         passes::Manager::default().find(pass).map_err(|d| d.at("--after"))?;
     }

@@ -1,6 +1,6 @@
 //! From what `isobit run` is given to a program that can run: an artifact, an entry of the cache, or a compilation.
 
-use super::{Stop, options};
+use super::{Stop, options, resolve};
 use crate::args::{BuildArgs, RunArgs};
 use crate::artifact::{Artifact, Manifest};
 use crate::cache::{Cache, Lookup};
@@ -53,7 +53,7 @@ pub fn check(args: &RunArgs) -> Result<CompileOptions> {
         }
         Runner::Named(t) => vec![t],
     };
-    options(&args.build, targets)
+    resolve(&args.build, targets)
 }
 
 fn runner(args: &RunArgs) -> Result<Runner> {
@@ -75,6 +75,9 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     if let Source::Artifact(dir) = source {
         let artifact = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
         agree(&args.build, artifact.manifest()).map_err(|d| d.at(dir.display()))?;
+        if args.print_options {
+            p.message(options::of_artifact(artifact.manifest()).trim_end());
+        }
         let program = match runner {
             Runner::Best => artifact.program(None)?,
             Runner::Named(t) => artifact.program(Some(t))?,
@@ -84,6 +87,9 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let text = tokenizer(&ck)?;
         look(&ck, text.as_ref())?;
         return done(ck, text, program, "artifact");
+    }
+    if args.print_options {
+        p.message(options::text(&args.build, &o).trim_end());
     }
     let ck = super::checkpoint(source, args.build.weights, p)?;
     let text = tokenizer(&ck)?; // its faults are told before the work
@@ -157,24 +163,24 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
     if args.embed.as_ref().is_some_and(|e| *e != m.numerics.embed) {
         return differs("--embed".into(), &m.numerics.embed);
     }
-    if args.determinism.as_ref().is_some_and(|l| *l != m.options.determinism) {
+    if args.passes.determinism.as_ref().is_some_and(|l| *l != m.options.determinism) {
         return differs("--determinism".into(), &m.options.determinism);
     }
-    let fusing = args.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
-    let asked = fusing.chain(args.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
+    let fusing = args.passes.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
+    let asked = fusing.chain(args.passes.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
     for (pass, want) in asked {
         let is = m.options.switches.get(&pass).copied().unwrap_or(true);
         if is != want {
             return differs(format!("--{pass}"), on(is));
         }
     }
-    if args.pass_limit.is_some() && args.pass_limit != m.options.pass_limit {
+    if args.passes.pass_limit.is_some() && args.passes.pass_limit != m.options.pass_limit {
         return differs("another --pass-limit".into(), &m.options.pass_limit.map_or("(none)".into(), |n| format!("({n})")));
     }
-    if args.disable_rule.iter().any(|r| !m.options.rules_off.contains(r)) {
+    if args.passes.disable_rule.iter().any(|r| !m.options.rules_off.contains(r)) {
         return differs("other rules: --disable-rule".into(), &list(&m.options.rules_off));
     }
-    if args.keep.iter().any(|k| !m.options.keep.contains(k)) {
+    if args.passes.keep.iter().any(|k| !m.options.keep.contains(k)) {
         return differs("other values kept: --keep".into(), &list(&m.options.keep));
     }
     Ok(())
