@@ -70,6 +70,18 @@ fn checkpoint(source: &Source, weights: Option<u64>, p: &mut Printer) -> Result<
     Ok(ck)
 }
 
+/// Refuses a command line for what can be known of it without a model.
+pub fn check(command: &crate::args::Command) -> Result<()> {
+    match command {
+        crate::args::Command::Compile(a) => compile::check(a).map(|_| ()),
+        crate::args::Command::Run(a) => run::check(a),
+        crate::args::Command::Dump(a) => dump::check(a).map(|_| ()),
+        crate::args::Command::Tokenize(a) => tokenize::check(a),
+        // Their arguments fit each other by their types, or can't be judged without a file.
+        _ => Ok(()),
+    }
+}
+
 /// The options of a compilation for these targets.
 fn resolve(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     let mut o = CompileOptions { targets, ..CompileOptions::default() };

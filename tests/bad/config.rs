@@ -10,8 +10,7 @@ const FILE: &str = "config.json";
 
 /// A field of the text decoder set to a JSON text, at the top level as well if it stands there.
 fn field(field: &'static str, value: &'static str) -> Case {
-    let short: String = value.chars().take(24).map(|c| if c.is_ascii_alphanumeric() || "-+.".contains(c) { c } else { '_' }).collect();
-    damaged(format!("{field}={short}"), move |m| {
+    damaged(format!("{field}={value}"), move |m| {
         let value: Value = serde_json::from_str(value).unwrap();
         m.json(FILE, |c| {
             if c.get(field).is_some() {
@@ -45,7 +44,15 @@ pub fn cases() -> Vec<Case> {
                 f.write_all(&[b' '; 1 << 20]).unwrap();
             }
         }),
-        damaged("16-MB-of-numbers", |m| m.put(FILE, format!("{{\"a\": [{}0]}}", "0,".repeat(8_000_000)))),
+        damaged("4-MB-of-numbers", |m| {
+            m.remove(FILE);
+            let mut f = File::create(m.path(FILE)).unwrap();
+            f.write_all(b"{\"a\": [").unwrap();
+            for _ in 0..4090 {
+                f.write_all("0,".repeat(512).as_bytes()).unwrap();
+            }
+            f.write_all(b"0]}").unwrap();
+        }),
         damaged("nested-10000-lists", |m| m.put(FILE, "[".repeat(10_000) + &"]".repeat(10_000))),
         damaged("nested-10000-objects", |m| m.put(FILE, "{\"text_config\":".repeat(10_000))),
         damaged("a-key-twice", |m| m.put(FILE, m.text(FILE).replacen('{', "{\"model_type\": \"gemma4\", ", 1))),

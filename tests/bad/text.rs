@@ -82,10 +82,7 @@ pub fn cases() -> Vec<Case> {
         ),
         template("template-nested-parentheses", deep("(", ")")),
         template("template-nested-lists", deep("[", "]")),
-        template("template-nested-negations", deep("not ", "")),
         template("template-nested-ifs", "{% if 1 %}".repeat(10_000)),
-        template("template-long-sum", format!("{{{{ 1{} }}}}", "+1".repeat(60_000))),
         template("template-includes-a-file", "{% include 'config.json' %}".into()),
-        template("template-is-empty", String::new()).run(&CHAT.replace("Hello", "--context 1")),
     ]
 }
