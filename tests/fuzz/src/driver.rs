@@ -116,7 +116,7 @@ pub fn child(target: &Target, seed: u64, until: Until, at_work: &Path) {
     let file = File::create(at_work).unwrap_or_else(|e| panic!("{}: {e}", at_work.display()));
     let corpus: Vec<Vec<u8>> = corpus(target.name).into_iter().map(|(_, b)| b).collect();
     let (mut r, start, mut done) = (Random(seed), Instant::now(), 0u64);
-    let mut run = |input: &[u8]| {
+    let run = |input: &[u8]| {
         let kept = file.set_len(input.len() as u64).and_then(|()| file.write_all_at(input, 0));
         kept.unwrap_or_else(|e| panic!("{}: {e}", at_work.display()));
         one(target, input);

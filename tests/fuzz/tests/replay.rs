@@ -48,7 +48,7 @@ targets! {
     plan: 4000,
     safetensors: 4000,
     config: 4000,
-    text: 1500,
+    text: 500,
     tokenizer: 300,
     template: 300,
     manifest: 3000,
