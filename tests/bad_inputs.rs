@@ -53,6 +53,11 @@ fn places() {
     bad::group("places", bad::places::cases());
 }
 
+#[test]
+fn quantizing() {
+    bad::group("quantize", bad::quantize::cases());
+}
+
 /// Its length is a promise.
 #[test]
 fn the_table_is_long() {
@@ -65,6 +70,7 @@ fn the_table_is_long() {
         bad::artifacts::cases(),
         bad::garbage::cases(),
         bad::places::cases(),
+        bad::quantize::cases(),
     ];
     for cases in &groups {
         let names: std::collections::BTreeSet<&String> = cases.iter().map(|c| &c.name).collect();

@@ -110,6 +110,20 @@ fn while_logits_are_written() {
     clean(&dir);
 }
 
+#[test]
+fn while_a_model_is_quantized() {
+    let dir = scratch("kill-quantize");
+    super::quantize::plain(&dir);
+    for bytes in [1, 20_000] {
+        killed(&dir, super::quantize::RUN, bytes);
+        assert!(!dir.join("q").exists());
+    }
+    works(&dir, super::quantize::RUN);
+    works(&dir, &super::quantize::RUN.replace("-o q", "-o again"));
+    assert!(contents(&dir.join("q")) == contents(&dir.join("again")));
+    clean(&dir);
+}
+
 /// Killed from outside as soon as anything is there.
 #[test]
 fn by_somebody_else() {

@@ -12,6 +12,7 @@ pub mod garbage;
 pub mod kill;
 pub mod model;
 pub mod places;
+pub mod quantize;
 pub mod runner_tests;
 pub mod safetensors;
 pub mod text;

@@ -21,8 +21,8 @@ pub fn cases() -> Vec<Case> {
     };
     vec![
         layer("nan-in-a-scale", "self_attn.q_proj.scales", 0, NAN),
-        layer("nan-in-a-scale-for-a-long-prompt", "self_attn.q_proj.scales", 0, NAN)
-            .run(&RUN.replace("2,105", "2,105,7,9,3000,17")),
+        layer("nan-in-a-scale-token-by-token", "self_attn.q_proj.scales", 0, NAN)
+            .run(&RUN.replace("2,105", "2,105,7,9 --prefill-chunk 1")),
         layer("infinity-in-a-scale", "self_attn.q_proj.scales", 0, INFINITY),
         layer("infinity-in-an-offset", "self_attn.o_proj.biases", 2, INFINITY),
         layer("nan-in-a-scale-of-the-router", "router.proj.scales", 0, NAN),
