@@ -87,6 +87,12 @@ impl Pending {
         &self.temporary
     }
 
+    /// A diagnostic about what is being written: a person knows it by the name that it is to get.
+    pub fn tell(&self, mut d: Diagnostic) -> Diagnostic {
+        d.place = d.place.replace(&self.temporary.display().to_string(), &self.target.display().to_string());
+        d
+    }
+
     /// Gives it its name. What had the name before is replaced.
     pub fn commit(mut self) -> Result<()> {
         let cannot = |e: io::Error| failed("cannot be put in place", &self.target, &e);

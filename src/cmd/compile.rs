@@ -140,7 +140,7 @@ fn write_dumps(dir: &Path, dumps: &[(String, String)]) -> Result<()> {
     check_dumps(dir)?;
     let folder = Pending::folder(dir)?;
     for (file, text) in dumps {
-        files::write(&folder.path().join(file), text.as_bytes())?;
+        files::write(&folder.path().join(file), text.as_bytes()).map_err(|d| folder.tell(d))?;
     }
     folder.commit()
 }

@@ -104,9 +104,11 @@ pub fn cases() -> Vec<Case> {
     let title = |kind: &str| kind.trim_start_matches('.').replace('/', "-");
     let mut out: Vec<Case> =
         kinds.into_iter().map(|kind| damaged(format!("{}-changed", title(kind)), move |a| a.flip(&find(a, kind)))).collect();
-    out.extend(kinds.into_iter().map(|kind| {
-        damaged(format!("{}-missing", title(kind)), move |a| fs::remove_file(a.path(&find(a, kind))).unwrap())
-    }));
+    out.extend(
+        kinds
+            .into_iter()
+            .map(|kind| damaged(format!("{}-missing", title(kind)), move |a| fs::remove_file(a.path(&find(a, kind))).unwrap())),
+    );
     out.extend([
         damaged("of-another-form", |a| a.manifest("\"format\": 1", "\"format\": 2")),
         damaged("of-another-version", |a| a.manifest(concat!("\"", env!("CARGO_PKG_VERSION"), "\""), "\"99.0.0\"")),

@@ -50,7 +50,11 @@ pub fn cases() -> Vec<Case> {
         ]);
     }
     out.extend([
-        whole(KERNEL, "nested", format!("kernel k warps=1 min_blocks=0 {{\n  %0 = iconst 1\n{}", "if %0 {\n".repeat(10_000)).into()),
+        whole(
+            KERNEL,
+            "nested",
+            format!("kernel k warps=1 min_blocks=0 {{\n  %0 = iconst 1\n{}", "if %0 {\n".repeat(10_000)).into(),
+        ),
         edit(KERNEL, "of-negative-warps", "warps=", "warps=-"),
         edit(KERNEL, "of-a-huge-number", "warps=", "warps=99999999999999999999"),
         edit(KERNEL, "with-a-huge-array", "{\n", "{\n  shared huge 4294967295\n"),

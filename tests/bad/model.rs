@@ -80,8 +80,9 @@ impl Model {
         self.put(name, v.to_string());
     }
 
-    /// The weights with a changed header; the data stay where they are.
+    /// The weights with a changed header; the data stay where they are. The index goes, since it would not fit.
     pub fn header(&self, change: impl Fn(&mut Value)) {
+        self.remove("model.safetensors.index.json");
         let (mut header, data_at) = header_of(&demo().join(WEIGHTS));
         change(&mut header);
         let text = header.to_string();

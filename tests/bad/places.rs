@@ -75,7 +75,10 @@ pub fn cases() -> Vec<Case> {
         )
         .child(room(1_000_000))
         .large(compiles),
-        sound("logits-without-room", &format!("{RUN} --logits l")).child(room(20_000)).large("compiles and runs the model"),
+        sound("logits-without-room", &format!("{RUN} --logits l"))
+            .child(room(20_000))
+            .prints()
+            .large("compiles and runs the model"),
         sound("dumps-without-room", "compile model --dump-dir d --target x86-64-v3").child(room(1000)).large(compiles),
         sound("cache-without-room", CACHED).child(room(1000)).warns().large("compiles and runs the model"),
         sound("output-without-room", "dump model --after fold").child(full).large("builds the graph"),

@@ -59,6 +59,10 @@ fn a_second_error_none_and_output_are_seen() {
     assert!(faults("two", &shell("echo 'error: a' >&2; echo 'error[E0002]: b' >&2; exit 1")).contains("says 2 errors"));
     assert!(faults("none", &shell("echo 'oh no' >&2; exit 1")).contains("says 0 errors"));
     assert!(faults("output", &shell("echo x; echo 'error: a' >&2; exit 1")).contains("prints"));
+    let mut prints = shell("echo x; echo 'error: a' >&2; exit 1").prints();
+    assert_eq!(faults("prints", &prints), "");
+    prints.args[1] = "echo 'error: a' >&2; exit 1".into();
+    assert!(faults("prints-not", &prints).contains("prints"));
     assert!(faults("silent", &shell("true").warns()).contains("warns of nothing"));
 }
 

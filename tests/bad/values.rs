@@ -25,7 +25,6 @@ pub fn cases() -> Vec<Case> {
             .run(&RUN.replace("2,105", "2,105,7,9 --prefill-chunk 1")),
         layer("infinity-in-a-scale", "self_attn.q_proj.scales", 0, INFINITY),
         layer("infinity-in-an-offset", "self_attn.o_proj.biases", 2, INFINITY),
-        layer("nan-in-a-scale-of-the-router", "router.proj.scales", 0, NAN),
         layer("nan-in-a-norm", "input_layernorm.weight", 8, NAN),
         layer("infinity-in-a-norm-of-heads", "self_attn.q_norm.weight", 8, INFINITY),
         layer("nan-in-a-layer-scalar", "layer_scalar", 0, NAN),

@@ -152,7 +152,10 @@ impl Template {
             .hint("leave `--thinking` out"));
         }
         let others: Vec<Jinja> = list.iter().filter(|(instructs, _)| !instructs).map(|(_, m)| m.clone()).collect();
-        if others.len() < list.len() && !others.is_empty() && self.fill(others, thinking, limit).is_ok_and(|without| without == out) {
+        if others.len() < list.len()
+            && !others.is_empty()
+            && self.fill(others, thinking, limit).is_ok_and(|without| without == out)
+        {
             return Err(Diagnostic::new("E0249", "the chat template leaves system messages out")
                 .at(&self.place)
                 .hint("put the instructions into the first prompt"));

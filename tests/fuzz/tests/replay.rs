@@ -92,7 +92,8 @@ fn a_planted_waste_of_memory_is_found() {
 fn inputs_are_a_function_of_the_seed() {
     use isobit_fuzz::mutate::{Random, mutate};
     let corpus = [b"a = 1\nb = 2\n".to_vec(), b"(x)".to_vec()];
-    let list = |seed| (0..200).map(|_| 0).scan(Random(seed), |r, _: i32| Some(mutate(r, &corpus, &["(", "end"]))).collect::<Vec<_>>();
+    let list =
+        |seed| (0..200).map(|_| 0).scan(Random(seed), |r, _: i32| Some(mutate(r, &corpus, &["(", "end"]))).collect::<Vec<_>>();
     assert_eq!(list(1), list(1));
     assert_ne!(list(1), list(2));
 }
