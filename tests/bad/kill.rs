@@ -61,7 +61,7 @@ fn while_an_artifact_is_written() {
     Model::new(&dir);
     let artifact = dir.join("a.isobit");
     let leftover = |n: &String| n.starts_with(".a.isobit.tmp-");
-    // In the graph, in the code of the kernels.
+    // At the first byte, and in the middle of a file.
     for bytes in [1, 100_000] {
         killed(&dir, COMPILE, bytes);
         assert!(!artifact.exists());
