@@ -82,6 +82,34 @@ pub fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|f| (f.clone(), fs::read(&f).unwrap_or_default())).collect()
 }
 
+/// Words of a target's language: lines like `"a\x0a\\"`, as libFuzzer has them.
+pub fn words(target: &str) -> Vec<Vec<u8>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("dict").join(format!("{target}.dict"));
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let inside = |l: &str| l.trim().strip_prefix('"')?.strip_suffix('"').map(word);
+    text.lines().filter_map(inside).collect()
+}
+
+fn word(escaped: &str) -> Vec<u8> {
+    let (mut out, mut rest) = (vec![], escaped.as_bytes());
+    while let Some((&b, after)) = rest.split_first() {
+        rest = after;
+        match (b, after) {
+            (b'\\', [b'x', a, b, after @ ..]) => {
+                let digit = |d: u8| (d as char).to_digit(16).unwrap_or(0) as u8;
+                out.push(digit(*a) << 4 | digit(*b));
+                rest = after;
+            }
+            (b'\\', [c, after @ ..]) => {
+                out.push(*c);
+                rest = after;
+            }
+            _ => out.push(b),
+        }
+    }
+    out
+}
+
 fn cpu(clock: libc::clockid_t) -> Duration {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the result.
@@ -115,6 +143,7 @@ pub fn child(target: &Target, seed: u64, until: Until, at_work: &Path) {
     protect();
     let file = File::create(at_work).unwrap_or_else(|e| panic!("{}: {e}", at_work.display()));
     let corpus: Vec<Vec<u8>> = corpus(target.name).into_iter().map(|(_, b)| b).collect();
+    let words = words(target.name);
     let (mut r, start, mut done) = (Random(seed), Instant::now(), 0u64);
     let run = |input: &[u8]| {
         let kept = file.set_len(input.len() as u64).and_then(|()| file.write_all_at(input, 0));
@@ -127,7 +156,7 @@ pub fn child(target: &Target, seed: u64, until: Until, at_work: &Path) {
         Until::Count(n) => done < n,
         Until::Seconds(s) => start.elapsed().as_secs() < s,
     } {
-        let mut input = mutate(&mut r, &corpus, target.words);
+        let mut input = mutate(&mut r, &corpus, &words);
         if let (Some(mend), false) = (target.mend, r.below(4) == 0) {
             mend(&mut input);
             input.truncate(MAX);

@@ -11,7 +11,8 @@
 //!
 //! What fails is made smaller, written to the corpus, and the command that shows it again is printed. The functions need no
 //! feedback of coverage, and know nothing of the driver, so cargo-fuzz can run them as they are:
-//! `fuzz_target!(|data: &[u8]| isobit_fuzz::targets::graph(data));` with this corpus as its own.
+//! `fuzz_target!(|data: &[u8]| isobit_fuzz::targets::graph(data));` with this corpus as its own, and
+//! `-dict=tests/fuzz/dict/TARGET.dict`.
 
 pub mod driver;
 pub mod mutate;
@@ -20,12 +21,10 @@ pub mod targets;
 /// What is fuzzed.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Also the name of its corpus.
+    /// Also the name of its corpus and of its dictionary.
     pub name: &'static str,
     /// Panics if its subject breaks a promise.
     pub run: fn(&[u8]),
-    /// Words of its language.
-    pub words: &'static [&'static str],
     /// Makes what was mutated consistent again (lengths, checksums), for some of the inputs.
     pub mend: Option<fn(&mut Vec<u8>)>,
     /// Is it run with the others? The planted faults are not.

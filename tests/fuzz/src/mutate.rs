@@ -5,7 +5,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -15,59 +15,19 @@ impl Random {
 
     /// A number below `n`; 0 if there is none.
     pub fn below(&mut self, n: usize) -> usize {
-        if n == 0 { 0 } else { (self.next() % n as u64) as usize }
+        if n == 0 { 0 } else { (self.number() % n as u64) as usize }
     }
 }
 
 /// Longest input.
 pub const MAX: usize = 1 << 16;
 
+#[rustfmt::skip]
 const NUMBERS: &[&str] = &[
-    "0",
-    "1",
-    "-1",
-    "2",
-    "7",
-    "8",
-    "31",
-    "32",
-    "33",
-    "63",
-    "64",
-    "65",
-    "127",
-    "255",
-    "256",
-    "4095",
-    "4096",
-    "65535",
-    "65536",
-    "262143",
-    "16777216",
-    "2147483647",
-    "2147483648",
-    "4294967295",
-    "4294967296",
-    "9223372036854775807",
-    "9223372036854775808",
-    "18446744073709551615",
-    "18446744073709551616",
-    "99999999999999999999999",
-    "-9223372036854775808",
-    "1e999",
-    "1e-999",
-    "0.5",
-    "NaN",
-    "0x0",
-    "0x7fc00000",
-    "0xffffffff",
-    "0xffffffffffffffff",
-    "null",
-    "true",
-    "false",
-    "\"\"",
-    "[]",
-    "{}",
+    "0", "1", "-1", "2", "7", "8", "31", "32", "33", "63", "64", "65", "127", "255", "256", "4095", "4096", "65535", "65536", "262143",
+    "16777216", "2147483647", "2147483648", "4294967295", "4294967296", "9223372036854775807", "9223372036854775808",
+    "18446744073709551615", "18446744073709551616", "99999999999999999999999", "-9223372036854775808", "1e999", "1e-999", "0.5",
+    "NaN", "0x0", "0x7fc00000", "0xffffffff", "0xffffffffffffffff", "null", "true", "false", "\"\"", "[]", "{}",
 ];
 
 /// Byte ranges of the tokens of a text: words and numbers, and each other character by itself.
@@ -107,7 +67,7 @@ fn lines(bytes: &[u8]) -> Vec<(usize, usize)> {
 }
 
 /// One to eight changes to one of the inputs.
-pub fn mutate(r: &mut Random, corpus: &[Vec<u8>], words: &[&str]) -> Vec<u8> {
+pub fn mutate(r: &mut Random, corpus: &[Vec<u8>], words: &[Vec<u8>]) -> Vec<u8> {
     let mut out = corpus.get(r.below(corpus.len())).cloned().unwrap_or_default();
     for _ in 0..1 + r.below(8) {
         change(r, &mut out, corpus, words);
@@ -116,7 +76,7 @@ pub fn mutate(r: &mut Random, corpus: &[Vec<u8>], words: &[&str]) -> Vec<u8> {
     out
 }
 
-fn change(r: &mut Random, out: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str]) {
+fn change(r: &mut Random, out: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[Vec<u8>]) {
     let put = |out: &mut Vec<u8>, range: (usize, usize), bytes: &[u8]| {
         out.splice(range.0..range.1, bytes.iter().copied());
     };
@@ -128,7 +88,7 @@ fn change(r: &mut Random, out: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str])
         }
         1 if !out.is_empty() => {
             let at = r.below(out.len());
-            out[at] = r.next() as u8;
+            out[at] = r.number() as u8;
         }
         2 => put(out, (at, (at + r.below(32)).min(out.len())), b""),
         3 => {
@@ -146,8 +106,9 @@ fn change(r: &mut Random, out: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str])
         5 => out.truncate(at),
         6 => {
             let n = 1usize << r.below(13);
-            let word = words.get(r.below(words.len())).map_or("(", |w| w);
-            put(out, (at, at), word.repeat(n).get(..MAX / 2).unwrap_or(&word.repeat(n)).as_bytes());
+            let word = words.get(r.below(words.len())).map_or(&b"("[..], |w| w);
+            let nest = word.repeat(n);
+            put(out, (at, at), &nest[..nest.len().min(MAX / 2)]);
         }
         7..=9 => {
             // A line again, away, or somewhere else.
@@ -166,16 +127,16 @@ fn change(r: &mut Random, out: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str])
         _ => {
             let all = tokens(out);
             if all.is_empty() {
-                let word = words.get(r.below(words.len())).map_or("0", |w| w);
-                return put(out, (at, at), word.as_bytes());
+                let word = words.get(r.below(words.len())).map_or(&b"0"[..], |w| w);
+                return put(out, (at, at), word);
             }
             let a = all[r.below(all.len())];
             let own = all[r.below(all.len())];
             let own = out[own.0..own.1].to_vec();
             match r.below(5) {
                 0 => put(out, a, NUMBERS[r.below(NUMBERS.len())].as_bytes()),
-                1 => put(out, a, words.get(r.below(words.len())).map_or("", |w| w).as_bytes()),
-                2 => put(out, (a.0, a.0), words.get(r.below(words.len())).map_or(" ", |w| w).as_bytes()),
+                1 => put(out, a, words.get(r.below(words.len())).map_or(&b""[..], |w| w)),
+                2 => put(out, (a.0, a.0), words.get(r.below(words.len())).map_or(&b" "[..], |w| w)),
                 3 => put(out, a, &own),
                 _ => {
                     // Another number near it.

@@ -1,7 +1,7 @@
 //! Every target: its corpus again and a fixed number of inputs made from it, the same each time; with the feature
 //! `full-tests` for a minute. Faults planted in targets of their own are found, made smaller and kept.
 
-use isobit_fuzz::driver::{Until, corpus, fuzz};
+use isobit_fuzz::driver::{Until, corpus, fuzz, words};
 use isobit_fuzz::{TARGETS, find};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn scratch(name: &str) -> PathBuf {
 fn run(name: &str, count: u64) {
     let until = if cfg!(feature = "full-tests") { Until::Seconds(60) } else { Until::Count(count) };
     let target = find(name).unwrap();
-    assert!(!corpus(name).is_empty(), "{name} has no corpus");
+    assert!(!corpus(name).is_empty() && words(name).len() > 10, "{name} has no corpus or no dictionary");
     let keep = isobit_fuzz::driver::corpus_dir(name);
     match fuzz(Path::new(PROGRAM), &target, 1, until, &keep, &scratch(name)) {
         Ok(done) => println!("{done}"),
@@ -92,8 +92,12 @@ fn a_planted_waste_of_memory_is_found() {
 fn inputs_are_a_function_of_the_seed() {
     use isobit_fuzz::mutate::{Random, mutate};
     let corpus = [b"a = 1\nb = 2\n".to_vec(), b"(x)".to_vec()];
-    let list =
-        |seed| (0..200).map(|_| 0).scan(Random(seed), |r, _: i32| Some(mutate(r, &corpus, &["(", "end"]))).collect::<Vec<_>>();
+    let list = |seed| {
+        (0..200)
+            .map(|_| 0)
+            .scan(Random(seed), |r, _: i32| Some(mutate(r, &corpus, &[b"(".to_vec(), b"end".to_vec()])))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(list(1), list(1));
     assert_ne!(list(1), list(2));
 }
