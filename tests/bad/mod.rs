@@ -199,6 +199,7 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, (char, u64, i64)> {
 }
 
 /// Runs a program in a folder and waits for its end.
+#[allow(clippy::zombie_processes)] // `wait4` below is the wait
 pub fn run(program: &str, args: &[String], dir: &Path, child: Child) -> Outcome {
     let mut command = Command::new(program);
     command.args(args).current_dir(dir).env("XDG_CACHE_HOME", dir.join("cache")).env_remove("NO_COLOR").stdin(Stdio::null());

@@ -59,7 +59,7 @@ targets! {
 fn planted(name: &str, says: &str, smallest: usize) {
     let dir = scratch(name);
     let target = find(name).unwrap();
-    let f = fuzz(Path::new(PROGRAM), &target, 1, Until::Count(200_000), &dir.join("keep"), &dir).err().expect("it is found");
+    let f = fuzz(Path::new(PROGRAM), &target, 1, Until::Count(200_000), &dir.join("keep"), &dir).expect_err("it is found");
     assert!(f.what.contains(says), "{}", f.what);
     let kept = fs::read(&f.file).unwrap();
     assert!(kept.len() <= smallest, "{} bytes: {kept:?}", kept.len());
