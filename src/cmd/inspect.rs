@@ -275,7 +275,11 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
             ("written by", format!("isobit {}, format {}", m.isobit, m.format)),
             (
                 "model",
-                format!("{}, {model}, content {}", m.model.family, &m.model.content_hash[..16.min(m.model.content_hash.len())]),
+                format!(
+                    "{}, {model}, content {}",
+                    m.model.family,
+                    m.model.content_hash.as_deref().map_or("of nothing", |h| &h[..16.min(h.len())])
+                ),
             ),
             ("numerics", m.numerics.hash.clone()),
             ("embedding, cache", format!("{}, {}", m.numerics.embed, m.numerics.cache)),
