@@ -17,7 +17,7 @@ test: lint assembler aarch64
 
 # Every combination where `make test` takes a covering set.
 test-full: lint assembler aarch64
-	$(CARGO) test --release --workspace --features isobit/full-tests
+	$(CARGO) test --release --workspace --features isobit/full-tests,isobit-fuzz/full-tests
 	tests/aarch64.sh
 
 # Every kernel of the demo model through NVIDIA's assembler, and its instruction counts.

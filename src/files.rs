@@ -66,14 +66,20 @@ impl Pending {
         Pending::begin(&place, |temporary| fs::File::create_new(temporary).map(|_| ()))
     }
 
-    fn begin(target: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<Pending> {
+    fn begin(target: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<Pending> {
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !parent.is_dir() {
             return Err(Diagnostic::new("E0760", "the folder to write to does not exist").at(parent.display()));
         }
-        let temporary = beside(target, "tmp")?;
-        make(&temporary).map_err(|e| failed("cannot write to this folder", parent, &e))?;
-        Ok(Pending { temporary, target: target.to_path_buf(), done: false })
+        loop {
+            let temporary = beside(target, "tmp")?;
+            match make(&temporary) {
+                Ok(()) => return Ok(Pending { temporary, target: target.to_path_buf(), done: false }),
+                // Left behind by a killed process of our number: numbers come again, in containers nearly always.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(failed("cannot write to this folder", parent, &e)),
+            }
+        }
     }
 
     /// Where it is written.
@@ -81,11 +87,22 @@ impl Pending {
         &self.temporary
     }
 
+    /// A diagnostic about what is being written: a person knows it by the name that it is to get.
+    pub fn tell(&self, mut d: Diagnostic) -> Diagnostic {
+        d.place = d.place.replace(&self.temporary.display().to_string(), &self.target.display().to_string());
+        d
+    }
+
     /// Gives it its name. What had the name before is replaced.
     pub fn commit(mut self) -> Result<()> {
         let cannot = |e: io::Error| failed("cannot be put in place", &self.target, &e);
         if self.target.is_dir() && self.temporary.is_dir() {
-            let old = beside(&self.target, "old")?;
+            let old = loop {
+                let old = beside(&self.target, "old")?;
+                if !is_there(&old) {
+                    break old;
+                }
+            };
             fs::rename(&self.target, &old).map_err(cannot)?;
             if let Err(e) = fs::rename(&self.temporary, &self.target) {
                 // Put it back; the error that counts is the first.

@@ -45,7 +45,7 @@ impl LogitsFile {
             Some(e) => Err(e),
             None => self.end(ids),
         };
-        written.map_err(|e| files::failed("cannot be written", self.pending.path(), &e))?;
+        written.map_err(|e| self.pending.tell(files::failed("cannot be written", self.pending.path(), &e)))?;
         self.pending.commit()
     }
 

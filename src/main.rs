@@ -10,6 +10,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
+        if models::text::panic_is_caught() {
+            return; // a library gave up on its input, which becomes an error
+        }
         let what = info.payload_as_str().unwrap_or("a panic");
         let place = info.location().map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
         eprintln!("isobit has a bug: {what}{place}; please report this line with the command that led to it");

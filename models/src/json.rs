@@ -1,12 +1,16 @@
-//! Strict JSON: like serde_json, but a key given twice in one object is an error and so is an oversized file.
+//! Strict JSON: like serde_json, but a key given twice in one object is an error, and so is an oversized file or one of too
+//! many values, which would need far more memory than its bytes.
 
 use ir::diag::{Diagnostic, Result};
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+use std::cell::Cell;
 use std::fmt;
 
 /// Largest configuration file that is read.
-pub(crate) const MAX_CONFIG: usize = 16 << 20;
+pub(crate) const MAX_CONFIG: usize = 4 << 20;
+/// A file may have one value for so many bytes of its limit. The names, shapes and offsets of tensors have fewer.
+const BYTES_A_VALUE: usize = 8;
 
 /// Parses a whole file of at most `limit` bytes; `place` names it in errors.
 pub(crate) fn parse(bytes: &[u8], limit: usize, place: &str) -> Result<Value> {
@@ -22,7 +26,8 @@ pub(crate) fn parse(bytes: &[u8], limit: usize, place: &str) -> Result<Value> {
     };
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut de = serde_json::Deserializer::from_slice(text);
-    let value = Strict.deserialize(&mut de).map_err(bad)?;
+    let room = Cell::new(limit / BYTES_A_VALUE);
+    let value = Strict(&room).deserialize(&mut de).map_err(bad)?;
     de.end().map_err(bad)?;
     Ok(value)
 }
@@ -36,17 +41,20 @@ pub(crate) fn show(value: &Value) -> String {
     }
 }
 
+/// Reads one value, and counts down how many more may be read.
 #[derive(Clone, Copy)]
-struct Strict;
+struct Strict<'a>(&'a Cell<usize>);
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
     fn deserialize<D: serde::Deserializer<'de>>(self, d: D) -> Result<Value, D::Error> {
+        let left = self.0.get().checked_sub(1).ok_or_else(|| D::Error::custom("there are too many values"))?;
+        self.0.set(left);
         d.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for Strict<'_> {
     type Value = Value;
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("a JSON value")
@@ -74,7 +82,7 @@ impl<'de> Visitor<'de> for Strict {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut out = Vec::new();
-        while let Some(v) = seq.next_element_seed(Strict)? {
+        while let Some(v) = seq.next_element_seed(self)? {
             out.push(v);
         }
         Ok(Value::Array(out))
@@ -85,7 +93,7 @@ impl<'de> Visitor<'de> for Strict {
             if out.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("the key `{key}` is given twice")));
             }
-            let value = map.next_value_seed(Strict)?;
+            let value = map.next_value_seed(self)?;
             out.insert(key, value);
         }
         Ok(Value::Object(out))
@@ -114,6 +122,8 @@ mod tests {
         assert!(error(r#"{"a":1} x"#).contains("trailing characters"));
         assert!(error(&"[".repeat(900)).contains("recursion limit"));
         assert!(error(&" ".repeat(1001)).contains("1001 bytes; at most 1000"));
+        assert!(error(&format!("[{}0]", "0,".repeat(125))).contains("too many values"));
+        assert!(parse(format!("[{}0]", "0,".repeat(123)).as_bytes(), 1000, "f").is_ok());
         assert!(parse(b"\"\xff\"", 10, "f").unwrap_err().message.contains("damaged JSON"));
     }
 }

@@ -103,7 +103,7 @@ impl Artifact {
 
     /// The program for this machine: of this target, or the best that runs here.
     pub fn program(&self, target: Option<Target>) -> Result<Program> {
-        let have: Vec<&str> = self.targets().iter().map(|t| t.name()).collect();
+        let have: Vec<&str> = self.manifest.targets.iter().map(|t| t.name.as_str()).collect();
         let hint = format!("it holds {}; compile it with another `--target`", have.join(", "));
         let found = match target {
             Some(t) => self.targets().into_iter().find(|x| *x == t),
@@ -149,6 +149,9 @@ impl Artifact {
         let path = format!("{folder}/model.plan");
         let broken = |all: Vec<Diagnostic>, path: &str| {
             let d = first(all);
+            if d.code.starts_with("E07") {
+                return d; // about a kernel's file, whose place it names
+            }
             let place = self.dir.join(path).display().to_string();
             let place = if d.place.is_empty() { place } else { format!("{place}: {}", d.place) };
             Diagnostic::new("E0766", format!("{} {}", d.code, d.message)).at(place).hint("compile the model again")

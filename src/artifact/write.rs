@@ -38,9 +38,24 @@ pub fn write(
 ) -> Result<Manifest> {
     check_place(target)?;
     let folder = Pending::folder(target)?;
+    let manifest = fill(folder.path(), compiled, ck, model, with_model, progress).map_err(|d| folder.tell(d))?;
+    check_place(target)?; // again: time has passed
+    folder.commit()?;
+    Ok(manifest)
+}
+
+/// Writes the files of an artifact to a folder.
+fn fill(
+    folder: &Path,
+    compiled: &Compiled,
+    ck: &Checkpoint,
+    model: Option<&Path>,
+    with_model: bool,
+    progress: Progress,
+) -> Result<Manifest> {
     let mut entries = BTreeMap::new();
     for (path, bytes) in parts(compiled) {
-        files::write(&folder.path().join(&path), &bytes)?;
+        files::write(&folder.join(&path), &bytes)?;
         entries.insert(path, FileEntry::of(&bytes));
     }
     let mut inputs = BTreeMap::new();
@@ -48,7 +63,7 @@ pub fn write(
         let count = ck.files().count();
         for (i, (name, bytes, blake3)) in ck.file_hashes().enumerate() {
             progress("checkpoint", i, count);
-            let to = folder.path().join(MODEL).join(name);
+            let to = folder.join(MODEL).join(name);
             if i == 0 {
                 files::write(&to, &[])?; // makes the folder
                 std::fs::remove_file(&to).map_err(|e| files::failed("cannot be removed", &to, &e))?;
@@ -85,9 +100,7 @@ pub fn write(
         files: entries,
         checksum: String::new(),
     };
-    files::write(&folder.path().join(MANIFEST), manifest.text().as_bytes())?;
-    check_place(target)?; // again: time has passed
-    folder.commit()?;
+    files::write(&folder.join(MANIFEST), manifest.text().as_bytes())?;
     Ok(manifest)
 }
 

@@ -4,6 +4,7 @@ use super::{Stop, resolve};
 use crate::args::CompileArgs;
 use crate::artifact;
 use crate::files::{self, Kind, Pending};
+use crate::options::CompileOptions;
 use crate::pipeline::{self, Compiled, Watch};
 use crate::printer::Printer;
 use crate::source::Source;
@@ -13,23 +14,32 @@ use ir::diag::{Diagnostic, Result};
 use std::path::Path;
 use std::time::Instant;
 
-/// Runs it.
-pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
+/// Is there something to look at?
+fn looks(args: &CompileArgs) -> bool {
+    args.stats || args.time_passes || args.dump_dir.is_some() || args.print_ir_after.is_some()
+}
+
+/// The options, if nothing on the command line contradicts itself.
+pub(super) fn check(args: &CompileArgs) -> Result<CompileOptions> {
     let o = resolve(&args.build, Target::parse_list(&args.target)?)?;
-    if args.print_options {
-        p.data(&super::options::text(&args.build, &o))?;
-    }
-    let looks = args.stats || args.time_passes || args.dump_dir.is_some() || args.print_ir_after.is_some();
-    if args.print_options && args.output.is_none() && !looks {
-        return Ok(());
-    }
-    if args.output.is_none() && !looks {
+    if args.output.is_none() && !looks(args) && !args.print_options {
         return Err(Diagnostic::new("E0750", "there is nothing to do: no output is named")
-            .hint("name an artifact to write, `-o NAME.isobit`, or ask for `--stats`")
-            .into());
+            .hint("name an artifact to write, `-o NAME.isobit`, or ask for `--stats`"));
     }
     if let Some(pass) = &args.print_ir_after {
         passes::Manager::default().find(pass).map_err(|d| d.at("--print-ir-after"))?;
+    }
+    Ok(o)
+}
+
+/// Runs it.
+pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
+    let o = check(args)?;
+    if args.print_options {
+        p.data(&super::options::text(&args.build, &o))?;
+    }
+    if args.output.is_none() && !looks(args) {
+        return Ok(());
     }
     if let Some(output) = &args.output {
         artifact::check_place(output)?;
@@ -130,7 +140,7 @@ fn write_dumps(dir: &Path, dumps: &[(String, String)]) -> Result<()> {
     check_dumps(dir)?;
     let folder = Pending::folder(dir)?;
     for (file, text) in dumps {
-        files::write(&folder.path().join(file), text.as_bytes())?;
+        files::write(&folder.path().join(file), text.as_bytes()).map_err(|d| folder.tell(d))?;
     }
     folder.commit()
 }

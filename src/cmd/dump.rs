@@ -3,18 +3,26 @@
 use super::{Stop, resolve};
 use crate::args::{DumpArgs, What};
 use crate::emit::{self, Listing};
+use crate::options::CompileOptions;
 use crate::pipeline::{self, Watch};
 use crate::printer::Printer;
 use crate::source::Source;
 use crate::target::Target;
+use ir::diag::Result;
 
-/// Runs it.
-pub fn run(args: &DumpArgs, p: &mut Printer) -> Result<(), Stop> {
+/// The target and the options, if nothing on the command line contradicts itself.
+pub(super) fn check(args: &DumpArgs) -> Result<(Target, CompileOptions)> {
     let target = Target::parse(&args.target)?;
     let o = resolve(&args.build, vec![target])?;
     if let Some(pass) = &args.after {
         passes::Manager::default().find(pass).map_err(|d| d.at("--after"))?;
     }
+    Ok((target, o))
+}
+
+/// Runs it.
+pub fn run(args: &DumpArgs, p: &mut Printer) -> Result<(), Stop> {
+    let (target, o) = check(args)?;
     let ck = super::checkpoint(&Source::of(&args.model), args.build.weights, p)?;
     if let Some(pass) = &args.after {
         let text = pipeline::after(&ck, pass, target.class(), &o)?;

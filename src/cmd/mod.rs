@@ -6,9 +6,9 @@ pub mod dump;
 pub mod explain;
 pub mod inspect;
 mod load;
-pub mod quantize;
 pub mod opt;
 pub mod options;
+pub mod quantize;
 pub mod run;
 pub mod tokenize;
 
@@ -68,6 +68,18 @@ fn checkpoint(source: &Source, weights: Option<u64>, p: &mut Printer) -> Result<
     let ck = source.with_weights(weights)?;
     ck.warnings().iter().for_each(|d| p.warning(d));
     Ok(ck)
+}
+
+/// Refuses a command line for what can be known of it without a model.
+pub fn check(command: &crate::args::Command) -> Result<()> {
+    match command {
+        crate::args::Command::Compile(a) => compile::check(a).map(|_| ()),
+        crate::args::Command::Run(a) => run::check(a),
+        crate::args::Command::Dump(a) => dump::check(a).map(|_| ()),
+        crate::args::Command::Tokenize(a) => tokenize::check(a),
+        // Their arguments fit each other by their types, or can't be judged without a file.
+        _ => Ok(()),
+    }
 }
 
 /// The options of a compilation for these targets.

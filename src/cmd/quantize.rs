@@ -39,14 +39,14 @@ pub fn run(args: &QuantizeArgs, p: &mut Printer) -> Result<(), Stop> {
         p.warning(w);
     }
     let folder = Pending::folder(&args.output)?;
-    plan.write(folder.path(), &mut |what, done, of| p.progress(what, done, of)).map_err(|d| tidy(d, &folder, &args.output))?;
+    plan.write(folder.path(), &mut |what, done, of| p.progress(what, done, of)).map_err(|d| folder.tell(d))?;
     let mut copied = vec![];
     if let Some(from) = source.folder() {
         for name in COMPANIONS {
             let path = from.join(name);
             if path.is_file() {
                 let bytes = fs::read(&path).map_err(|e| files::failed("cannot be read", &path, &e))?;
-                files::write(&folder.path().join(name), &bytes).map_err(|d| tidy(d, &folder, &args.output))?;
+                files::write(&folder.path().join(name), &bytes).map_err(|d| folder.tell(d))?;
                 copied.push(name);
             }
         }
@@ -59,12 +59,6 @@ pub fn run(args: &QuantizeArgs, p: &mut Printer) -> Result<(), Stop> {
     p.data(&table(report))?;
     p.message(&format!("wrote {}", args.output.display()));
     Ok(())
-}
-
-/// The folder that was being written has another name than the one asked for; a person knows only the latter.
-fn tidy(mut d: Diagnostic, folder: &Pending, output: &Path) -> Diagnostic {
-    d.place = d.place.replace(&folder.path().display().to_string(), &output.display().to_string());
-    d
 }
 
 /// Only an empty folder is replaced: a model takes long to make and longer to download.

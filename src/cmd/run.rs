@@ -7,9 +7,10 @@ use crate::args::RunArgs;
 use crate::engine::{Engine, EngineOptions, Generation, LogitsSink, Request, Room};
 use crate::files::Pending;
 use crate::logits::LogitsFile;
+use crate::options::CompileOptions;
 use crate::printer::Printer;
 use crate::reply::{ReplyStream, Show, text_of};
-use crate::source::model_and_prompt;
+use crate::source::{Source, model_and_prompt};
 use ir::diag::{Diagnostic, Result};
 use models::{Checkpoint, Message, Role, Text};
 use serde_json::json;
@@ -28,11 +29,20 @@ enum Input {
     Lines,
 }
 
+/// What to run and how, if nothing on the command line contradicts itself.
+fn parts(args: &RunArgs) -> Result<(Source, Input, CompileOptions)> {
+    let (source, prompt) = model_and_prompt("run", args.model.as_deref(), args.prompt.as_deref())?;
+    Ok((source, input(args, prompt)?, load::check(args)?))
+}
+
+/// Refuses a command line that contradicts itself.
+pub(super) fn check(args: &RunArgs) -> Result<()> {
+    parts(args).map(|_| ())
+}
+
 /// Runs it.
 pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
-    let (source, prompt) = model_and_prompt("run", args.model.as_deref(), args.prompt.as_deref())?;
-    let input = input(args, prompt)?;
-    let options = load::check(args)?;
+    let (source, input, options) = parts(args)?;
     // What is wrong with the place is told now rather than after the work.
     let logits = args.logits.as_deref().map(Pending::file).transpose()?;
     let look = |ck: &Checkpoint, text: Option<&Text>| {

@@ -15,15 +15,28 @@ use std::io::{IsTerminal, Read};
 /// More is not read: no model has the context for it.
 const MAX_INPUT: u64 = 16 << 20;
 
-/// Runs it.
-pub fn run(args: &TokenizeArgs, p: &mut Printer) -> Result<(), Stop> {
+/// The model, and the ids or the text that the command line gives.
+type Parts<'a> = (Source, Option<Vec<u32>>, Option<&'a str>);
+
+/// What to tokenize, if nothing on the command line contradicts itself.
+fn parts(args: &TokenizeArgs) -> Result<Parts<'_>> {
     let (source, prompt) = model_and_prompt("tokenize", args.model.as_deref(), args.text.as_deref())?;
     let given = match (&args.ids, prompt) {
-        (Some(_), Some(_)) => return Err(Diagnostic::new("E0750", "both a text and `--ids` are given").into()),
+        (Some(_), Some(_)) => return Err(Diagnostic::new("E0750", "both a text and `--ids` are given")),
         (Some(list), None) => Some(parse_ids(list)?),
         (None, _) => None,
     };
-    let prompt = prompt.map(|word| utf8(word, "the text")).transpose()?;
+    Ok((source, given, prompt.map(|word| utf8(word, "the text")).transpose()?))
+}
+
+/// Refuses a command line that contradicts itself.
+pub(super) fn check(args: &TokenizeArgs) -> Result<()> {
+    parts(args).map(|_| ())
+}
+
+/// Runs it.
+pub fn run(args: &TokenizeArgs, p: &mut Printer) -> Result<(), Stop> {
+    let (source, given, prompt) = parts(args)?;
     let checkpoint = match &source {
         Source::Artifact(dir) => Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?.checkpoint()?,
         _ => source.checkpoint()?,

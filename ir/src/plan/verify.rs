@@ -129,7 +129,8 @@ impl Check<'_> {
             match b.kind {
                 BufferKind::Value { bytes, .. } => {
                     if !fits(u64::from(bytes)) || b.offset.is_some_and(|o| !o.is_multiple_of(ALIGN)) {
-                        let m = format!("a row of {bytes} bytes at {:?}: not multiples of {ALIGN}", b.offset);
+                        let at = b.offset.map_or("no offset yet".into(), |o| format!("offset {o}"));
+                        let m = format!("a row of {bytes} bytes at {at}: not multiples of {ALIGN}");
                         self.error("E0357", place, m);
                     }
                 }

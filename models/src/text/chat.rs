@@ -1,6 +1,6 @@
 //! The model's own chat template, rendered as transformers renders it.
 
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Tokenizer, catch};
 use super::{THOUGHT, pycompat};
 use crate::checkpoint::Checkpoint;
 use ir::diag::{Diagnostic, Result};
@@ -78,6 +78,8 @@ pub(super) struct Template {
 const NAME: &str = "chat";
 /// Gemma 4's own has 19 KB.
 const MAX_TEMPLATE: usize = 128 << 10;
+/// Largest prompt that a template makes, beside what the messages say.
+const MAX_OUTPUT: usize = 1 << 20;
 /// Address space, of which only the part in use becomes memory.
 const PARSER_STACK: usize = 1 << 30;
 
@@ -137,10 +139,11 @@ impl Template {
                 (m.instructs(), Jinja::from_pairs(pairs))
             })
             .collect();
+        let limit = MAX_OUTPUT + 4 * messages.iter().map(|m| m.content.len()).sum::<usize>();
         let all = || list.iter().map(|(_, m)| m.clone()).collect::<Vec<_>>();
-        let out = self.fill(all(), thinking)?;
+        let out = self.fill(all(), thinking, limit)?;
         // What is asked for and changes nothing would be lost without a word.
-        if thinking && self.fill(all(), false).is_ok_and(|without| without == out) {
+        if thinking && self.fill(all(), false, limit).is_ok_and(|without| without == out) {
             return Err(Diagnostic::new(
                 "E0248",
                 "the chat template knows no thinking: the prompt is the same with and without it",
@@ -149,7 +152,10 @@ impl Template {
             .hint("leave `--thinking` out"));
         }
         let others: Vec<Jinja> = list.iter().filter(|(instructs, _)| !instructs).map(|(_, m)| m.clone()).collect();
-        if others.len() < list.len() && !others.is_empty() && self.fill(others, thinking).is_ok_and(|without| without == out) {
+        if others.len() < list.len()
+            && !others.is_empty()
+            && self.fill(others, thinking, limit).is_ok_and(|without| without == out)
+        {
             return Err(Diagnostic::new("E0249", "the chat template leaves system messages out")
                 .at(&self.place)
                 .hint("put the instructions into the first prompt"));
@@ -157,8 +163,8 @@ impl Template {
         Ok(out)
     }
 
-    /// Runs the template.
-    fn fill(&self, messages: Vec<Jinja>, thinking: bool) -> Result<String> {
+    /// Runs the template; what it makes has at most `limit` bytes.
+    fn fill(&self, messages: Vec<Jinja>, thinking: bool, limit: usize) -> Result<String> {
         let names = self.names.iter().map(|(name, token)| (name.as_str(), Jinja::from(token.as_str())));
         let context = Jinja::from_pairs(names.chain([
             ("messages", Jinja::from(messages)),
@@ -167,7 +173,38 @@ impl Template {
             ("tools", ().into()),
         ]));
         let failed = |e: minijinja::Error| explain("E0254", "the chat template failed", &self.place, &e);
-        self.env.get_template(NAME).map_err(failed)?.render(context).map_err(failed)
+        let mut out = Limited { bytes: Vec::new(), limit, full: false };
+        let template = self.env.get_template(NAME).map_err(failed)?;
+        let done = template.render_captured_to(context, &mut out).map(|_| ());
+        if out.full {
+            let message = format!("the chat template makes a prompt of more than {} bytes", out.limit);
+            return Err(Diagnostic::new("E0254", message).at(&self.place));
+        }
+        done.map_err(failed)?;
+        String::from_utf8(out.bytes)
+            .map_err(|_| Diagnostic::new("E0254", "the chat template makes a prompt that is no UTF-8").at(&self.place))
+    }
+}
+
+/// Takes what a template writes, up to a limit.
+struct Limited {
+    bytes: Vec<u8>,
+    limit: usize,
+    full: bool,
+}
+
+impl std::io::Write for Limited {
+    fn write(&mut self, part: &[u8]) -> std::io::Result<usize> {
+        self.full |= part.len() > self.limit - self.bytes.len();
+        if self.full {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(part);
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -180,9 +217,9 @@ fn compile(source: &str, place: &str) -> Result<Environment<'static>> {
         Ok(env)
     };
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(PARSER_STACK).spawn_scoped(scope, work);
+        let thread = std::thread::Builder::new().stack_size(PARSER_STACK).spawn_scoped(scope, || catch(work));
         let thread = thread.map_err(|e| Diagnostic::new("E0257", format!("no thread to parse the chat template: {e}")))?;
-        match thread.join() {
+        match thread.join().and_then(|caught| caught) {
             Ok(done) => done.map_err(|e| explain("E0253", "the chat template is broken", place, &e)),
             Err(_) => Err(Diagnostic::new("E0253", "the chat template is broken: its parser gave up").at(place)),
         }

@@ -18,6 +18,7 @@ use std::borrow::Cow;
 
 pub use chat::{Message, Role, strip_thoughts};
 pub use decode::Stream;
+pub use tokenizer::panic_is_caught;
 
 /// Opens and closes a thought block of a reply.
 const THOUGHT: (&str, &str) = ("<|channel>", "<channel|>");

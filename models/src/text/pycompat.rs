@@ -3,8 +3,8 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-/// Steps after which a template is stopped.
-const FUEL: u64 = 50_000_000;
+/// Steps after which a template is stopped: a fraction of a second. A message takes some hundred.
+const FUEL: u64 = 2_000_000;
 
 /// An environment as transformers makes it for chat templates.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {

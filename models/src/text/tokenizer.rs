@@ -7,6 +7,7 @@ use ir::diag::{Diagnostic, Result};
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokenizers::tokenizer::{Model as _, NormalizedString, Normalizer, PreTokenizer as _};
@@ -254,9 +255,26 @@ impl Normalizer for Unmark<'_> {
     }
 }
 
-/// Runs code of the `tokenizers` crate, which panics on some odd files; a panic becomes an error.
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Is this thread running code whose panic becomes an error? A panic hook that ends the process must let it pass.
+pub fn panic_is_caught() -> bool {
+    GUARDED.get()
+}
+
+/// Runs code of a library that panics on some odd inputs; a panic becomes an error.
+pub(super) fn catch<T>(run: impl FnOnce() -> T) -> std::thread::Result<T> {
+    let before = GUARDED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(run));
+    GUARDED.set(before);
+    done
+}
+
+/// Runs code of the `tokenizers` crate.
 fn guarded<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, Cow<'static, str>> {
-    match catch_unwind(AssertUnwindSafe(run)) {
+    match catch(run) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(e.to_string().into()),
         Err(_) => Err("the tokenizer library gave up on it".into()),

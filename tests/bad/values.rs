@@ -1,0 +1,35 @@
+//! Weights that are not finite: generation stops at the first value that is not, named by position and operation. The model
+//! is compiled first, since only then its values are looked at.
+
+use super::Case;
+use super::model::{RUN, damaged};
+
+const LARGE: &str = "compiles and runs the model";
+const NAN: [u8; 2] = 0x7fc0u16.to_le_bytes();
+const INFINITY: [u8; 2] = 0x7f80u16.to_le_bytes();
+
+/// All cases.
+pub fn cases() -> Vec<Case> {
+    let layer = |name: &str, tensor: &str, at: u64, value: [u8; 2]| {
+        let tensor = format!("language_model.model.layers.3.{tensor}");
+        damaged(name, move |m| m.poke(&tensor, at, &value)).large(LARGE)
+    };
+    // A row of the embedding has four groups of two bytes each.
+    let embedding = |name: &str, part: &str, token: u64, value: [u8; 2]| {
+        let tensor = format!("language_model.model.embed_tokens.{part}");
+        damaged(name, move |m| m.poke(&tensor, token * 8, &value)).large(LARGE)
+    };
+    vec![
+        layer("nan-in-a-scale", "self_attn.q_proj.scales", 0, NAN),
+        layer("nan-in-a-scale-token-by-token", "self_attn.q_proj.scales", 0, NAN)
+            .run(&RUN.replace("2,105", "2,105,7,9 --prefill-chunk 1")),
+        layer("infinity-in-a-scale", "self_attn.q_proj.scales", 0, INFINITY),
+        layer("infinity-in-an-offset", "self_attn.o_proj.biases", 2, INFINITY),
+        layer("nan-in-a-norm", "input_layernorm.weight", 8, NAN),
+        layer("infinity-in-a-norm-of-heads", "self_attn.q_norm.weight", 8, INFINITY),
+        layer("nan-in-a-layer-scalar", "layer_scalar", 0, NAN),
+        embedding("nan-in-the-embedding", "scales", 105, NAN),
+        embedding("infinity-in-the-embedding", "biases", 105, INFINITY),
+        embedding("nan-in-the-embedding-of-another-token", "scales", 3000, NAN),
+    ]
+}
