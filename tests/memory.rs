@@ -96,7 +96,7 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     }
     // The context of the hint fits, and one more block of keys does not.
     let context: usize = d.hint.strip_prefix("the largest context that fits is --context ").unwrap().parse().unwrap();
-    assert!(context >= 4032 && context < 4096, "{d}");
+    assert!((4032..4096).contains(&context), "{d}");
     assert!(session(&plan, Limits { context, ..limits }, Some(total - 1)).0.is_ok());
     assert!(session(&plan, Limits { context: context + 1, ..limits }, Some(total - 1)).0.is_err());
     // Where not even the weights fit, no context is named.
