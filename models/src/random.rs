@@ -179,8 +179,10 @@ impl Made {
         // Two numbers a hash.
         let mut i = range.start;
         while i < range.end {
-            let t = if i % 2 == 0 { pair(hash(self.keys[0], i / 2)) } else { [normal(self.keys[0], i); 2] };
-            let n = if i % 2 == 0 { (range.end - i).min(2) } else { 1 };
+            let (t, n) = match i % 2 {
+                0 => (pair(hash(self.keys[0], i / 2)), (range.end - i).min(2)),
+                _ => ([normal(self.keys[0], i); 2], 1),
+            };
             t[..n as usize].iter().for_each(|&t| put(&mut out, self.dtype, t as f32 * c));
             i += n;
         }
