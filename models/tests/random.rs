@@ -118,7 +118,7 @@ fn pieces_are_parts_of_the_whole_and_seeds_differ() {
         let (ck, other) = (random(quantization, 1), random(quantization, 2));
         for name in ["embed_tokens", "layers.0.experts.switch_glu.gate_proj", "layers.0.router.scale", "norm"] {
             let whole = |ck: &Checkpoint| match ck.affine(name) {
-                Some(a) => vec![a.words, a.scales, a.biases].concat().concat(),
+                Some(a) => [a.words, a.scales, a.biases].concat().concat(),
                 None => ck.plain(name).unwrap().parts.concat(),
             };
             assert_ne!(whole(&ck), whole(&other), "{name}");
