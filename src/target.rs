@@ -129,7 +129,7 @@ impl Target {
     }
 
     /// The architecture of a host target.
-    fn architecture(self) -> Option<&'static str> {
+    pub fn architecture(self) -> Option<&'static str> {
         match self {
             Target::X86V3 | Target::X86V4 | Target::X86V4Vnni => Some("x86_64"),
             Target::Aarch64 | Target::Aarch64DotProd | Target::Aarch64I8mm => Some("aarch64"),

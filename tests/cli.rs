@@ -484,7 +484,7 @@ fn what_is_odd_about_a_checkpoint_is_told() {
     fs::write(&index, text.replace("model-00002-of-00002", "model-00002-of-00003")).unwrap();
     let o = dump();
     assert_eq!(o.code, 0, "{}", o.err);
-    assert!(o.err.starts_with("warning[E0234]: this index is stale: it names 1 shards that are not here"), "{}", o.err);
+    assert!(o.err.starts_with("warning[E0234]: this index is stale: it names 1 shard that is not here"), "{}", o.err);
     // With the shard really gone, the index says which it was.
     fs::remove_file(dir.join("m/model-00002-of-00002.safetensors")).unwrap();
     let o = dump();

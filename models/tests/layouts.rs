@@ -242,7 +242,7 @@ fn silent_configurations_and_stale_indexes_are_warnings() {
     assert_eq!(
         index(moved),
         format!(
-            "{place}this index is stale: it names 1 shards that are not here (model-00002-of-00003.safetensors), puts {n} tensors in the wrong file ({first}){tail}"
+            "{place}this index is stale: it names 1 shard that is not here (model-00002-of-00003.safetensors), puts {n} tensors in the wrong file ({first}){tail}"
         )
     );
     let renamed = good.replace("layers.0.layer_scalar", "layers.9.layer_scalar");

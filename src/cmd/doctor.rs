@@ -131,7 +131,8 @@ fn target() -> Check {
     match Target::host() {
         Err(d) => Check::new("target", State::TooOld, d.message, d.hint).needed(),
         Ok(best) => {
-            let hosts: Vec<Target> = Target::ALL.into_iter().filter(|t| t.class() == Class::Host).collect();
+            let here = |t: &Target| t.class() == Class::Host && t.architecture() == best.architecture();
+            let hosts: Vec<Target> = Target::ALL.into_iter().filter(here).collect();
             let beyond: Vec<&str> = hosts.iter().skip_while(|t| **t != best).skip(1).map(|t| t.name()).collect();
             let hint = match (beyond.is_empty(), names(false)) {
                 (true, _) => String::new(),
