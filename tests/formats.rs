@@ -6,11 +6,11 @@
 
 mod common;
 
-use common::formats::{FORMATS, Format, REAL, VOCAB, small_model, wide_mlp, wide_row};
+use common::formats::{FORMATS, Format, REAL, VOCAB, sketch, small_model, wide_mlp, wide_row};
 use common::run::{Place, joined, step};
 use common::weights::{Kind, Made};
 use common::*;
-use ir::graph::interp::Session;
+use ir::graph::interp::{Session, Value};
 use ir::graph::{Dtype, Graph};
 use ir::kernel::Kernel;
 use ir::order::{ReductionOrder, Take, Tree};
@@ -124,6 +124,47 @@ fn a_wrong_bit_of_a_weight_is_noticed() {
             let wrong = Made::of(&g, Kind::Random, 1).with_one_bit_flipped(name);
             let d = difference(&want, &run(&wrong), VOCAB as usize);
             println!("{f:?}, {name}: {}", d.unwrap_or_else(|| panic!("{f:?}, {name}: not noticed")));
+        }
+    }
+}
+
+/// Numbers that are not finite among the router's logits: kernels and interpreter choose the same experts, and every weight is
+/// NaN just where a NaN or +inf is among the logits.
+#[test]
+fn routing_of_what_is_not_finite() {
+    const K: usize = 3;
+    for width in [32, 40, 128] {
+        let mut s = sketch("route", Format::Plain(Dtype::Bf16));
+        let x = s.embed("x", width);
+        let r = s.route("route", x, K as u32);
+        let g = through_passes(s.unpinned(&[x, r]), &without(&["fuse", "merge-launches"]));
+        let tokens: Vec<u32> = (0..64).collect();
+        let source = Made::of(&g, Kind::Special, 4);
+        let mut s = Session::new(&g, &source).unwrap_or_else(|e| panic!("{e:#?}"));
+        s.step(&tokens, 0).unwrap_or_else(|d| panic!("{d}"));
+        let logits = s.value("x").and_then(|v| v.f32s()).expect("floats").to_vec();
+        let Some(Value::Route(choices)) = s.value("route") else { panic!("no route") };
+        let want: Vec<f32> = choices
+            .chunks(K)
+            .flat_map(|c| c.iter().map(|c| f32::from_bits(c.expert)).chain(c.iter().map(|c| c.weight)))
+            .collect();
+        let (mut clean, mut poisoned) = (0, 0);
+        for (z, w) in logits.chunks(width as usize).zip(want.chunks(2 * K)) {
+            if z.iter().any(|z| z.is_nan() || *z == f32::INFINITY) {
+                assert!(w[K..].iter().all(|w| w.is_nan()), "{z:?}: {w:?}");
+                poisoned += 1;
+            } else {
+                clean += usize::from(w[K..].iter().all(|w| w.is_finite()));
+            }
+        }
+        assert!(clean > 5 && poisoned > 5, "{width}: {clean} clean rows, {poisoned} poisoned");
+        for (i, schedule) in SCHEDULES.into_iter().enumerate() {
+            let plan = planned(&g, i);
+            let o = object(&plan, best_target());
+            for (name, place) in [("interpreter of kernels", Place::Checked), ("host", Place::Host(&o, 1))] {
+                let got = step(&plan, &place, &source, &tokens, 0, &[("route", 2 * K)]);
+                same_bits(&format!("{width}, {schedule}, {name}"), &want, &got[0], 2 * K);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use ir::diag::{Diagnostic, Result};
 use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::order::KV_BLOCK;
-use ir::plan::{Arg, BufferKind, Plan, state};
+use ir::plan::{Arg, Buffer, BufferKind, Plan, state};
 
 /// Names of the values that every program has.
 const LOGITS: &str = "logits";
@@ -284,8 +284,6 @@ impl Session {
         let grid = self.grid(1, 1);
         let mut found = None;
         for (k, l) in self.launches.clone().iter().enumerate() {
-            // SAFETY: as in `step`, for one row.
-            unsafe { self.device.launch(&[LaunchDesc { grid: [l.grid[0], grid[k]], ..l.clone() }])? };
             let launch = self.plan.launches[k].clone();
             let kernel = &self.plan.kernels[launch.kernel as usize];
             let written: Vec<u32> = launch
@@ -294,13 +292,22 @@ impl Session {
                 .zip(&kernel.bufs)
                 .filter_map(|(a, b)| if let (Arg::Buffer(i), true) = (a, b.write) { Some(*i) } else { None })
                 .collect();
+            for i in &written {
+                // The row of a route ends in padding that no kernel writes.
+                if let Buffer { name, kind: BufferKind::Value { bytes, .. }, .. } = &self.plan.buffers[*i as usize]
+                    && name.ends_with(".route")
+                {
+                    let (b, at) = self.places[*i as usize];
+                    self.device.write(b, at, &vec![0; *bytes as usize])?;
+                }
+            }
+            // SAFETY: as in `step`, for one row.
+            unsafe { self.device.launch(&[LaunchDesc { grid: [l.grid[0], grid[k]], ..l.clone() }])? };
             for i in written {
                 let b = self.plan.buffers[i as usize].clone();
-                // Fixed point, choices and ids are not floats.
-                let floats = matches!(b.kind, BufferKind::Value { .. })
-                    && !b.name.ends_with(".q24")
-                    && !b.name.ends_with(".route")
-                    && b.name != NEXT;
+                // Fixed point and the chosen token are not floats. The experts of a route read as floats are tiny and finite,
+                // its weights are floats.
+                let floats = matches!(b.kind, BufferKind::Value { .. }) && !b.name.ends_with(".q24") && b.name != NEXT;
                 if floats && found.is_none() && self.row(&b.name, 0)?.iter().any(|x| !x.is_finite()) {
                     found = Some(b.name);
                 }

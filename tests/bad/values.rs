@@ -27,6 +27,13 @@ pub fn cases() -> Vec<Case> {
         layer("infinity-in-an-offset", "self_attn.o_proj.biases", 2, INFINITY),
         layer("nan-in-a-norm", "input_layernorm.weight", 8, NAN),
         layer("infinity-in-a-norm-of-heads", "self_attn.q_norm.weight", 8, INFINITY),
+        // A scale of each kind for the router: its input's, that of one group of one expert's row, and all experts' own.
+        layer("nan-in-the-router-scale", "router.scale", 8, NAN),
+        layer("nan-in-a-scale-of-the-router", "router.proj.scales", 8 * 5, NAN),
+        damaged("infinity-in-the-scales-of-experts", |m| {
+            m.poke("language_model.model.layers.3.router.per_expert_scale", 0, &INFINITY.repeat(16))
+        })
+        .large(LARGE),
         layer("nan-in-a-layer-scalar", "layer_scalar", 0, NAN),
         embedding("nan-in-the-embedding", "scales", 105, NAN),
         embedding("infinity-in-the-embedding", "biases", 105, INFINITY),

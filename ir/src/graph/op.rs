@@ -123,7 +123,7 @@ pub enum Op {
         order: Option<AttentionOrder>,
     },
     /// (logits, per-expert scale): the `k` highest logits, ties to the lower index; weights are the softmax over them
-    /// (sum in rank order) times the expert's scale.
+    /// (sum in rank order) times the expert's scale. A NaN counts as +inf, and where +inf is chosen all weights are NaN.
     Route {
         /// Experts chosen.
         k: u32,

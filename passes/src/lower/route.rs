@@ -1,4 +1,5 @@
-//! Choosing: the k best experts of a token, and the greatest logit. Ties go to the lowest index; NaN is never greater.
+//! Choosing: the k best experts of a token, and the greatest logit. Ties go to the lowest index. A NaN among the logits makes
+//! all weights of the token NaN, and the greatest logit's index -1, so that it cannot stay unseen.
 
 use super::cx::{ArgKey, Kx};
 use ir::diag::{Diagnostic, Result};
@@ -15,6 +16,7 @@ pub fn route(kx: &mut Kx, id: NodeId, logits: Option<Mem>) -> Result<()> {
     let experts = kx.g.node(z).ty.width();
     let lane = kx.b.lane();
     let (ninf, nan) = (kx.b.f(f32::NEG_INFINITY), kx.b.f(f32::NAN));
+    let inf = kx.b.f(f32::INFINITY);
     // A lane holds experts lane, lane + 32, ...; `left` says which may still be chosen.
     let mut vals = vec![];
     for c in 0..experts.div_ceil(32) {
@@ -26,20 +28,20 @@ pub fn route(kx: &mut Kx, id: NodeId, logits: Option<Mem>) -> Result<()> {
             Some(m) => kx.b.load(m, Elem::F32, i, pred),
             None => kx.load_value(z, i, pred),
         };
+        // A NaN is chosen first, and then `inf - inf` makes all weights NaN.
         let bad = kx.b.is_nan(v);
-        let t = kx.b.b(true);
-        let good = kx.b.bool_op(BoolOp::Xor, bad, t);
-        let ok = kx.and(Some(good), pred).unwrap_or(good);
-        vals.push((i, v, ok));
+        let v = kx.b.select(bad, inf, v);
+        let left = pred.unwrap_or_else(|| kx.b.b(true));
+        vals.push((i, v, left));
     }
     let none = kx.b.i(experts as i32);
     let (mut my_index, mut my_value) = (kx.b.i(0), nan);
     let mut best0 = nan;
     for r in 0..k {
         let (mut bv, mut bi) = (ninf, none);
-        for &(i, v, ok) in &vals {
+        for &(i, v, left) in &vals {
             let take = better(kx, v, i, bv, bi);
-            let take = kx.b.bool_op(BoolOp::And, take, ok);
+            let take = kx.b.bool_op(BoolOp::And, take, left);
             bv = kx.b.select(take, v, bv);
             bi = kx.b.select(take, i, bi);
         }
@@ -49,16 +51,10 @@ pub fn route(kx: &mut Kx, id: NodeId, logits: Option<Mem>) -> Result<()> {
             bv = kx.b.select(take, ov, bv);
             bi = kx.b.select(take, oi, bi);
         }
-        for (i, _, ok) in &mut vals {
+        for (i, _, left) in &mut vals {
             let other = kx.b.icmp(ICmp::Ne, *i, bi);
-            *ok = kx.b.bool_op(BoolOp::And, *ok, other);
+            *left = kx.b.bool_op(BoolOp::And, *left, other);
         }
-        // Nothing left to choose (NaN): a valid index and a NaN weight.
-        let lim = kx.b.i(experts as i32);
-        let found = kx.b.icmp(ICmp::Lt, bi, lim);
-        let spare = kx.b.i(r.min(experts - 1) as i32);
-        bi = kx.b.select(found, bi, spare);
-        bv = kx.b.select(found, bv, nan);
         if r == 0 {
             best0 = bv;
         }

@@ -67,25 +67,15 @@ pub(super) fn rope(x: &[f32], width: usize, p: &RopeParams, first: usize) -> Vec
     out
 }
 
-/// The `k` highest logits with their weights.
+/// The `k` highest logits with their weights; `k` is at most the number of logits. A NaN among the logits makes all weights NaN.
 pub(super) fn route(z: &[f32], k: usize, scale: &[f32]) -> Vec<Choice> {
     let s = &mut Scalar;
-    let mut taken = vec![false; z.len()];
+    // A NaN is chosen first, and then `inf - inf` makes all weights NaN.
+    let z: Vec<f32> = z.iter().map(|v| if v.is_nan() { f32::INFINITY } else { *v }).collect();
     let mut best: Vec<(usize, f32)> = vec![];
-    for rank in 0..k {
-        let mut pick: Option<usize> = None;
-        for (i, v) in z.iter().enumerate() {
-            if !taken[i] && !v.is_nan() && pick.is_none_or(|p| *v > z[p]) {
-                pick = Some(i);
-            }
-        }
-        best.push(match pick {
-            Some(i) => {
-                taken[i] = true;
-                (i, z[i])
-            }
-            None => (rank.min(z.len() - 1), f32::NAN),
-        });
+    for _ in 0..k {
+        let left = z.iter().copied().enumerate().filter(|(i, _)| best.iter().all(|(b, _)| b != i));
+        best.extend(left.reduce(|a, b| if b.1 > a.1 { b } else { a }));
     }
     let m = best[0].1;
     let e: Vec<f32> = best.iter().map(|&(_, v)| exp(s, v - m)).collect();
