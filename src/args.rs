@@ -42,6 +42,9 @@ pub struct BuildArgs {
     /// Switch all fusing passes together
     #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Compilation")]
     pub fusion: Option<bool>,
+    /// Make a plan of its own for chunks of many tokens; else they run the plan for one
+    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Compilation")]
+    pub prefill_plan: Option<bool>,
     /// Do not use this fusion rule (may be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Compilation")]
     pub disable_rule: Vec<String>,
@@ -183,9 +186,21 @@ pub struct DumpArgs {
     /// For which target
     #[arg(long, value_name = "TARGET", default_value = "host")]
     pub target: String,
+    /// Of which plan: for one token (decode), or for chunks of many (prefill)
+    #[arg(long, value_enum, value_name = "PHASE", default_value = "decode", hide_possible_values = true)]
+    pub phase: Phase,
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// Plans of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Phase {
+    /// For one token at a time
+    Decode,
+    /// For chunks of many tokens
+    Prefill,
 }
 
 /// `isobit tokenize`

@@ -39,11 +39,24 @@ impl Class {
         }
     }
 
-    /// How work is spread; the only thing in which lowerings differ.
-    pub fn schedule(self) -> Schedule {
+    /// How work is spread for one token, or for chunks of many; the only thing in which lowerings differ.
+    pub fn schedule(self, prefill: bool) -> Schedule {
+        match (self, prefill) {
+            (Class::Host, false) => Schedule::HOST,
+            (Class::Host, true) => Schedule::HOST_PREFILL,
+            (Class::Gpu, false) => Schedule::GPU,
+            (Class::Gpu, true) => Schedule::GPU_PREFILL,
+        }
+    }
+}
+
+impl Class {
+    /// What a launch costs here, of what it costs on a GPU: a call of the thread pool takes a fraction of a microsecond. Used
+    /// where fusion is chosen for one class; plans for one token have the same fusion everywhere.
+    pub fn launch_cost(self, gpu: u64) -> u64 {
         match self {
-            Class::Host => Schedule::HOST,
-            Class::Gpu => Schedule::GPU,
+            Class::Host => gpu / 256,
+            Class::Gpu => gpu,
         }
     }
 }

@@ -137,7 +137,7 @@ fn random_plan(r: &mut Rng, kernels: &[Kernel]) -> Plan {
     for _ in 0..r.below(6) {
         let arg = |r: &mut Rng| if r.below(2) == 0 { Arg::Buffer(any(r)) } else { Arg::Weight(any(r)) };
         let args = (0..r.below(4)).map(|_| arg(r)).collect();
-        p.launches.push(Launch { name: name(r), kernel: any(r), args, grid_x: any(r), rows: rows(r) });
+        p.launches.push(Launch { name: name(r), kernel: any(r), args, grid_x: any(r), rows: rows(r), tokens: any(r) });
     }
     p
 }

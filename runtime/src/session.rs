@@ -4,10 +4,11 @@
 use crate::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
 use crate::weights;
 use ir::diag::{Diagnostic, Result};
-use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::order::KV_BLOCK;
+use ir::plan::phases::Phases;
 use ir::plan::{Arg, BufferKind, Plan, state};
+use std::collections::BTreeMap;
 
 /// Names of the values that every program has.
 const LOGITS: &str = "logits";
@@ -30,15 +31,23 @@ impl Default for Limits {
     }
 }
 
-/// A program on a device with its weights and caches.
-pub struct Session {
-    device: Box<dyn Device>,
+/// A plan bound to memory.
+struct Bound {
     plan: Plan,
-    limits: Limits,
     /// Buffer and offset of each of the plan's buffers.
     places: Vec<(BufferId, u64)>,
     launches: Vec<LaunchDesc>,
     prepared: PreparedId,
+}
+
+/// A program on a device with its weights and caches.
+pub struct Session {
+    device: Box<dyn Device>,
+    limits: Limits,
+    /// The plan for one token; then, if there is one, that for more.
+    plans: Vec<Bound>,
+    /// Number of the plan that ran last: where values lie is its choice.
+    last: usize,
     ring_blocks: usize,
     full_blocks: usize,
     window: usize,
@@ -49,10 +58,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads the code, packs the weights, allocates everything.
+    /// Loads the code of all kernels of the plans, packs the weights, allocates everything. Plans share weights, caches,
+    /// tokens, state and the arena.
     pub fn new(
         mut device: Box<dyn Device>,
-        plan: Plan,
+        plans: impl Into<Phases>,
         code: &[u8],
         source: &dyn WeightSource,
         limits: Limits,
@@ -64,11 +74,16 @@ impl Session {
                 format!("no session has a context of {} and chunks of {}", limits.context, limits.chunk),
             ));
         }
-        let sigs: Vec<KernelSig> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
-        let handles = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
+        let phases: Phases = plans.into();
+        phases.check()?;
+        let kernels = phases.kernels();
+        let sigs: Vec<KernelSig> = kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
+        let loaded = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
+        let handles: BTreeMap<String, _> = kernels.iter().map(|k| k.name.clone()).zip(loaded).collect();
+        let all = || phases.plans().map(|(_, p)| p);
         let block = KV_BLOCK as usize;
         // Layers may differ: every ring has room for the longest window.
-        let windows = plan.buffers.iter().filter_map(|b| match b.kind {
+        let windows = all().flat_map(|p| &p.buffers).filter_map(|b| match b.kind {
             BufferKind::Keys { window, .. } if window > 0 => Some(window as usize),
             _ => None,
         });
@@ -76,45 +91,62 @@ impl Session {
         let full_blocks = limits.context.div_ceil(block);
         let ring_blocks = window.map_or(1, |w| (w + limits.chunk + limits.slack).div_ceil(block) + 1).min(full_blocks + 1);
         let rows = limits.chunk as u64;
-        let arena = device.alloc((plan.arena_bytes * rows).max(64))?;
-        let mut places = vec![];
-        for b in &plan.buffers {
-            places.push(match b.kind {
-                BufferKind::Value { bytes, .. } => match b.offset {
-                    Some(o) => (arena, o * rows),
-                    None => (device.alloc(u64::from(bytes) * rows)?, 0),
-                },
-                BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
-                    let blocks = if window == 0 { full_blocks } else { ring_blocks };
-                    (device.alloc(u64::from(heads) * u64::from(dim) * 4 * (blocks * block) as u64)?, 0)
-                }
-                BufferKind::Tokens => (device.alloc(4 * rows.next_multiple_of(16))?, 0),
-                BufferKind::State => (device.alloc(64)?, 0),
-            });
+        let arena = device.alloc((all().map(|p| p.arena_bytes).max().unwrap_or(0) * rows).max(64))?;
+        let mut packed = vec![];
+        for w in all().flat_map(|p| &p.weights) {
+            if !packed.contains(w) {
+                packed.push(w.clone());
+            }
         }
-        let weights = weights::upload(&mut *device, &plan.weights, source, progress)?;
-        let launches: Vec<LaunchDesc> = plan
-            .launches
-            .iter()
-            .map(|l| {
+        let weights = weights::upload(&mut *device, &packed, source, progress)?;
+        let mut common: BTreeMap<String, (BufferId, u64)> = BTreeMap::new();
+        let mut plans = vec![];
+        let Phases { decode, prefill } = phases;
+        for plan in [decode].into_iter().chain(prefill) {
+            let mut places = vec![];
+            for b in &plan.buffers {
+                let place = match b.kind {
+                    BufferKind::Value { bytes, .. } => match b.offset {
+                        Some(o) => (arena, o * rows),
+                        None => (device.alloc(u64::from(bytes) * rows)?, 0),
+                    },
+                    _ if common.contains_key(&b.name) => common[&b.name],
+                    BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
+                        let blocks = if window == 0 { full_blocks } else { ring_blocks };
+                        (device.alloc(u64::from(heads) * u64::from(dim) * 4 * (blocks * block) as u64)?, 0)
+                    }
+                    BufferKind::Tokens => (device.alloc(4 * rows.next_multiple_of(16))?, 0),
+                    BufferKind::State => (device.alloc(64)?, 0),
+                };
+                if !matches!(b.kind, BufferKind::Value { .. }) {
+                    common.insert(b.name.clone(), place);
+                }
+                places.push(place);
+            }
+            let weight: Vec<BufferId> = plan
+                .weights
+                .iter()
+                .filter_map(|w| packed.iter().position(|p| p == w).map(|i| weights[i]))
+                .collect();
+            let launch = |l: &ir::plan::Launch| {
                 let k = &plan.kernels[l.kernel as usize];
+                let arg = |a: &Arg| match a {
+                    Arg::Buffer(i) => places[*i as usize],
+                    Arg::Weight(i) => (weight[*i as usize], 0),
+                };
                 LaunchDesc {
-                    kernel: handles[l.kernel as usize],
-                    args: l
-                        .args
-                        .iter()
-                        .map(|a| match a {
-                            Arg::Buffer(i) => places[*i as usize],
-                            Arg::Weight(i) => (weights[*i as usize], 0),
-                        })
-                        .collect(),
+                    kernel: handles[&k.name],
+                    args: l.args.iter().map(arg).collect(),
                     grid: [l.grid_x, 1],
                     warps: k.warps,
                     shared_bytes: k.shared_layout().1,
                 }
-            })
-            .collect();
-        let prepared = device.prepare(&launches)?;
+            };
+            let launches: Vec<LaunchDesc> = plan.launches.iter().map(launch).collect();
+            let prepared = device.prepare(&launches)?;
+            plans.push(Bound { plan, places, launches, prepared });
+        }
+        let plan = &plans[0].plan;
         let vocab = plan.buffer(LOGITS).and_then(|i| match plan.buffers[i].kind {
             BufferKind::Value { bytes, .. } => Some(bytes as usize / 4),
             _ => None,
@@ -122,11 +154,9 @@ impl Session {
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
         Ok(Session {
             device,
-            plan,
             limits,
-            places,
-            launches,
-            prepared,
+            plans,
+            last: 0,
             ring_blocks,
             full_blocks,
             window: window.unwrap_or(0),
@@ -225,55 +255,57 @@ impl Session {
     fn step(&mut self, tokens: &[u32], from: usize) -> Result<()> {
         let n = tokens.len();
         self.step_state(tokens, from)?;
-        let grid = self.grid(n, n - from);
+        self.last = if n > 1 { self.plans.len() - 1 } else { 0 };
+        let bound = &self.plans[self.last];
+        let grid: Vec<u32> = bound.plan.launches.iter().map(|l| l.grid_y(n, n - from)).collect();
         // SAFETY: the plan was made by the compiler for this code; buffers are sized for `limits.chunk` rows, and the caches
         // for the blocks in the state.
-        unsafe { self.device.run(self.prepared, &grid)? };
+        unsafe { self.device.run(bound.prepared, &grid)? };
         self.device.sync()?;
         self.tokens.extend_from_slice(tokens);
         self.written = self.written.max(self.tokens.len());
         Ok(())
     }
 
-    fn grid(&self, tokens: usize, outputs: usize) -> Vec<u32> {
-        self.plan.launches.iter().map(|l| if l.rows == Rows::Outputs { outputs as u32 } else { tokens as u32 }).collect()
-    }
-
     fn write(&mut self, kind: BufferKind, bytes: &[u8]) -> Result<()> {
-        if let Some(i) = self.plan.buffers.iter().position(|b| b.kind == kind) {
-            let (b, at) = self.places[i];
-            self.device.write(b, at, bytes)?;
+        // All plans have these in common.
+        for Bound { plan, places, .. } in &self.plans {
+            if let Some(i) = plan.buffers.iter().position(|b| b.kind == kind) {
+                let (b, at) = places[i];
+                return self.device.write(b, at, bytes);
+            }
         }
         Ok(())
     }
 
+    /// Where the last step's value of this name lies, and the bytes of a row.
+    fn value(&self, name: &str) -> Result<(BufferId, u64, u64)> {
+        let Bound { plan, places, .. } = &self.plans[self.last];
+        let i = plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
+        match plan.buffers[i].kind {
+            BufferKind::Value { bytes, .. } => Ok((places[i].0, places[i].1, u64::from(bytes))),
+            _ => Err(Diagnostic::new("E0433", "not a value").at(name)),
+        }
+    }
+
     /// Bytes of the last step's value of this name, from its first row.
     pub fn read(&mut self, name: &str, out: &mut [u8]) -> Result<()> {
-        let i = self.plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
-        let (b, at) = self.places[i];
+        let (b, at, _) = self.value(name)?;
         self.device.read(b, at, out)
     }
 
     /// Floats of row `row` of the last step's value (one row is as long as its buffer's, padding included).
     pub fn row(&mut self, name: &str, row: usize) -> Result<Vec<f32>> {
-        let i = self.plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
-        let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
-            return Err(Diagnostic::new("E0433", "not a value").at(name));
-        };
-        let (b, at) = self.places[i];
+        let (b, at, bytes) = self.value(name)?;
         let mut out = vec![0u8; bytes as usize];
-        self.device.read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        self.device.read(b, at + row as u64 * bytes, &mut out)?;
         Ok(out.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
     fn next_token(&mut self, row: usize) -> Result<u32> {
-        let i = self.plan.buffer(NEXT).ok_or_else(|| Diagnostic::new("E0433", "the program chooses no token"))?;
-        let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
-            return Err(Diagnostic::new("E0433", "the program chooses no token"));
-        };
-        let (b, at) = self.places[i];
+        let (b, at, bytes) = self.value(NEXT)?;
         let mut out = [0u8; 4];
-        self.device.read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        self.device.read(b, at + row as u64 * bytes, &mut out)?;
         let id = i32::from_le_bytes(out);
         u32::try_from(id).map_err(|_| self.not_finite())
     }
@@ -302,21 +334,22 @@ impl Session {
     /// Runs one more token, and names the first stored value that is not finite.
     fn first_bad_value(&mut self, token: u32) -> Result<Option<String>> {
         self.step_state(&[token], 0)?;
-        let grid = self.grid(1, 1);
+        self.last = 0;
         let mut found = None;
-        for (k, l) in self.launches.clone().iter().enumerate() {
+        for k in 0..self.plans[0].launches.len() {
             // SAFETY: as in `step`, for one row.
-            unsafe { self.device.launch(&[LaunchDesc { grid: [l.grid[0], grid[k]], ..l.clone() }])? };
-            let launch = self.plan.launches[k].clone();
-            let kernel = &self.plan.kernels[launch.kernel as usize];
+            unsafe { self.device.launch(&self.plans[0].launches[k..=k])? };
+            let plan = &self.plans[0].plan;
+            let launch = &plan.launches[k];
+            let kernel = &plan.kernels[launch.kernel as usize];
             let written: Vec<u32> = launch
                 .args
                 .iter()
                 .zip(&kernel.bufs)
                 .filter_map(|(a, b)| if let (Arg::Buffer(i), true) = (a, b.write) { Some(*i) } else { None })
                 .collect();
-            for i in written {
-                let b = self.plan.buffers[i as usize].clone();
+            let written: Vec<_> = written.into_iter().map(|i| plan.buffers[i as usize].clone()).collect();
+            for b in written {
                 // Fixed point, choices and ids are not floats.
                 let floats = matches!(b.kind, BufferKind::Value { .. })
                     && !b.name.ends_with(".q24")

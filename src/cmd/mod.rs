@@ -67,6 +67,7 @@ fn options(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     if let Some(on) = args.fusion {
         o.set_fusion(on);
     }
+    o.prefill = args.prefill_plan.unwrap_or(o.prefill);
     // A pass's own switch is the last word.
     o.passes.switches.extend(args.switches.0.clone());
     o.passes.rules_off.extend(args.disable_rule.iter().cloned());
