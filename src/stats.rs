@@ -67,8 +67,8 @@ pub fn table(ck: &Checkpoint, options: &CompileOptions, classes: &[Class]) -> Re
             let _ = writeln!(out, "  {name:<20} {}", cells.join(" "));
         };
         row("kernels per token", 0, |s| s.launches);
-        row("  distinct", 0, |s| s.kernels);
-        row("  arena bytes per row", 0, |s| s.arena_bytes);
+        row("distinct kernels", 0, |s| s.kernels);
+        row("arena bytes per row", 0, |s| s.arena_bytes);
         row("kernels per chunk", 1, |s| s.launches);
         row("  distinct", 1, |s| s.kernels);
         row("  arena bytes per row", 1, |s| s.arena_bytes);

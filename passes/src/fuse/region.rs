@@ -182,7 +182,7 @@ pub fn problem(g: &Graph, region: &Region, options: &Options) -> Problem {
         let kind = Kind::of(g, id).expect("regions hold computing nodes");
         let whole = kind == Kind::HeadNorm && matches!(n.op, Op::RmsNorm { dim, .. } if dim == n.ty.width());
         let rows = rows_of(g, id) as u8;
-        let weights = if kind == Kind::Linear { matrix_bytes(g, n.inputs[1]) } else { 0 };
+        let weights = if matches!(kind, Kind::Matmul | Kind::Linear) { matrix_bytes(g, n.inputs[1]) } else { 0 };
         p.items.push(Item { kind, operands, rows, bytes: row_bytes(g, id), shared: own(g, id), weights, needed, whole });
         inner.insert(id, i);
     }

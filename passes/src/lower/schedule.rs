@@ -25,8 +25,8 @@ impl Schedule {
     /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
     pub const GPU: Schedule = Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 4, tokens: 1 };
 
-    /// The same for chunks of many tokens: with four rows the sums of a warp still fit the registers.
-    pub const HOST_PREFILL: Schedule = Schedule { tokens: 4, ..Schedule::HOST };
+    /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
+    pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
     pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ..Schedule::GPU };
 
