@@ -2,7 +2,7 @@
 CARGO ?= cargo
 ISOBIT = target/release/isobit
 
-.PHONY: demo test test-full ptx-check bench setup assembler build lint
+.PHONY: demo test test-full ptx-check aarch64-check bench setup assembler aarch64 build lint
 
 demo: build
 	$(ISOBIT) run "Write a paragraph about the history of coffee."
@@ -11,16 +11,24 @@ build: setup
 	$(CARGO) build --release
 
 # Every check. Needs no GPU.
-test: lint assembler
+test: lint assembler aarch64
 	$(CARGO) test --release --workspace
+	tests/aarch64.sh
 
 # Every combination where `make test` takes a covering set.
-test-full: lint assembler
+test-full: lint assembler aarch64
 	$(CARGO) test --release --workspace --features isobit/full-tests
+	tests/aarch64.sh
 
 # Every kernel of the demo model through NVIDIA's assembler, and its instruction counts.
 ptx-check: setup assembler
 	$(CARGO) test --release --test ptx_check -- --nocapture
+
+# Code for aarch64 under an emulator of that processor: kernels against their meaning, the demo model against this machine.
+aarch64-check: aarch64
+	$(CARGO) test --release -p isobit-codegen
+	$(CARGO) test --release --test aarch64
+	tests/aarch64.sh
 
 bench: setup
 	$(CARGO) bench
@@ -35,3 +43,6 @@ setup:
 
 assembler: setup
 	@tools/assembler.sh
+
+aarch64: setup
+	@tools/aarch64.sh

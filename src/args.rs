@@ -28,23 +28,50 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Make a quantized checkpoint (MLX affine) of a Hugging Face one
     Quantize(QuantizeArgs),
+    /// Run passes over a graph in text form
+    Opt(OptArgs),
+    /// Show what a model or an artifact holds and takes
+    Inspect(InspectArgs),
+    /// Print the effective options of a compilation, and where each comes from
+    Options(OptionsArgs),
+    /// Explain a diagnostic code, a pass or a fusion rule
+    Explain(ExplainArgs),
+    /// Check what this machine can compile and run
+    Doctor(DoctorArgs),
+}
+
+/// `random:SEED`
+fn random_seed(text: &str) -> Result<u64, String> {
+    let seed = text.strip_prefix("random:").ok_or("expected `random:SEED`")?;
+    seed.parse().map_err(|_| format!("`{seed}` is not a number from 0 to {}", u64::MAX))
 }
 
 /// Options that decide what is compiled.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BuildArgs {
+    /// Take the numbers that a seed makes instead of the tensors of the checkpoint, which needs only a config.json
+    #[arg(long, value_name = "random:SEED", value_parser = random_seed, help_heading = "Compilation")]
+    pub weights: Option<u64>,
     /// How the embedding is rounded: as trained (factor), not at all (exact), or as other programs do (bf16)
     #[arg(long, value_name = "MODE", value_parser = ["factor", "exact", "bf16"], help_heading = "Compilation")]
     pub embed: Option<String>,
+    /// Make a plan of its own for chunks of many tokens; else they run the plan for one
+    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Compilation")]
+    pub prefill_plan: Option<bool>,
+    /// What passes are asked for.
+    #[command(flatten)]
+    pub passes: PassArgs,
+}
+
+/// Options that passes read.
+#[derive(Clone, Debug, Default, Args)]
+pub struct PassArgs {
     /// The promise to keep: off, run or portable (the default, and the only one built yet)
     #[arg(long, value_name = "LEVEL", help_heading = "Compilation")]
     pub determinism: Option<String>,
     /// Switch all fusing passes together
     #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Compilation")]
     pub fusion: Option<bool>,
-    /// Make a plan of its own for chunks of many tokens; else they run the plan for one
-    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Compilation")]
-    pub prefill_plan: Option<bool>,
     /// Do not use this fusion rule (may be repeated)
     #[arg(long, value_name = "NAME", help_heading = "Compilation")]
     pub disable_rule: Vec<String>,
@@ -70,7 +97,7 @@ pub struct CompileArgs {
     /// The artifact to write; without it nothing is written and no code is made
     #[arg(short, long, value_name = "NAME.isobit")]
     pub output: Option<PathBuf>,
-    /// Targets, separated by commas: host, x86-64-v3, x86-64-v4, x86-64-v4+vnni, sm_90, sm_121
+    /// Targets, separated by commas: host, x86-64-v3, x86-64-v4, x86-64-v4+vnni, aarch64, aarch64+dotprod, aarch64+i8mm, sm_90, sm_121
     #[arg(long, value_name = "LIST", default_value = "host")]
     pub target: String,
     /// Print kernels per token, memory and switches, with fusion on and off
@@ -85,7 +112,10 @@ pub struct CompileArgs {
     /// Print the time of each step to standard error
     #[arg(long, help_heading = "Looking on")]
     pub time_passes: bool,
-    /// If a pass fails, write what makes it fail again to this file
+    /// Print every option and switch in effect, and where it comes from
+    #[arg(long, help_heading = "Looking on")]
+    pub print_options: bool,
+    /// If a pass fails, write what makes it fail again to this file (for `isobit opt`)
     #[arg(long, value_name = "FILE", help_heading = "Looking on")]
     pub reproducer: Option<PathBuf>,
     /// What is compiled.
@@ -128,6 +158,9 @@ pub struct RunArgs {
     /// Print one JSON object a turn: ids, text, why it ended, times
     #[arg(long)]
     pub json: bool,
+    /// Print every option and switch in effect to standard error, and where it comes from
+    #[arg(long)]
+    pub print_options: bool,
     /// Write the logits of every token that was run, and the ids, to this safetensors file (one prompt only)
     #[arg(long, value_name = "FILE")]
     pub logits: Option<PathBuf>,
@@ -262,6 +295,88 @@ pub struct QuantizeArgs {
     #[arg(long, value_enum, default_value = "mixed")]
     pub recipe: RecipeArg,
     /// Print the report as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `isobit opt`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  isobit dump demo --after fold | isobit opt - --passes cse,dce\n  isobit opt reproducer.txt\n  isobit opt edited.graph --passes 'fuse,merge-launches(max=2),weight-layout,lower,memory-plan' --json -o out.plan"
+)]
+pub struct OptArgs {
+    /// A graph in text form, or a reproducer; `-` is standard input. Without passes also a plan or kernels
+    pub file: OsString,
+    /// Passes in order, separated by commas, with arguments in parentheses; '' only reads and verifies. A reproducer brings its own
+    #[arg(long, value_name = "LIST")]
+    pub passes: Option<String>,
+    /// Verify after every pass that changed something, not only the input and the result
+    #[arg(long)]
+    pub verify_each: bool,
+    /// Print the module after this pass instead of at the end (may be repeated)
+    #[arg(long, value_name = "PASS")]
+    pub after: Vec<String>,
+    /// Write the result to this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// If a pass fails, write what makes it fail again to this file
+    #[arg(long, value_name = "FILE")]
+    pub reproducer: Option<PathBuf>,
+    /// Print one JSON object instead of the result: what each pass did, and the numbered decisions
+    #[arg(long, conflicts_with = "after")]
+    pub json: bool,
+    /// For which target `weight-layout` and `lower` choose a schedule [default: host]
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<String>,
+    /// What passes are asked for.
+    #[command(flatten)]
+    pub build: PassArgs,
+}
+
+/// `isobit inspect`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  isobit inspect demo --context 4096\n  isobit inspect demo.isobit --json")]
+pub struct InspectArgs {
+    /// Checkpoint folder, artifact or `demo`
+    #[arg(value_name = "MODEL|ARTIFACT")]
+    pub model: OsString,
+    /// Positions to state the memory for [default: 4096, or the model's limit]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `isobit options`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  isobit options\n  isobit options --fusion off --merge-launches on --json")]
+pub struct OptionsArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// What is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `isobit explain`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  isobit explain E0228\n  isobit explain pin-reductions\n  isobit explain")]
+pub struct ExplainArgs {
+    /// What to explain; without it, everything that can be explained is listed
+    #[arg(value_name = "CODE|PASS|RULE")]
+    pub what: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `isobit doctor`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  isobit doctor")]
+pub struct DoctorArgs {
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -1,5 +1,6 @@
 //! The cache of compiled models: `isobit run MODEL` compiles once. An entry is an artifact without its checkpoint, under a
-//! key of everything that decides its contents: the checkpoint's bytes, the options, the target, and the build of isobit.
+//! key of everything that decides its contents: the checkpoint's configuration and table of tensors, the options, the target,
+//! and the build of isobit. No program depends on the numbers in the tensors, so they are not read for it.
 
 use crate::artifact::{self, Artifact};
 use crate::options::CompileOptions;
@@ -40,10 +41,15 @@ impl Cache {
         Some(Cache { dir })
     }
 
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The key of a program.
-    pub fn key(content_hash: &str, options: &CompileOptions, target: Target) -> String {
+    pub fn key(table_hash: &str, options: &CompileOptions, target: Target) -> String {
         let format = artifact::FORMAT;
-        let text = format!("{content_hash}\n{VERSION} {BUILD} {format}\n{}\n{}\n", options.text(), target.name());
+        let text = format!("{table_hash}\n{VERSION} {BUILD} {format}\n{}\n{}\n", options.text(), target.name());
         blake3::hash(text.as_bytes()).to_hex()[..40].to_string()
     }
 

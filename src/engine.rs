@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Positions that fit by default.
 pub const CONTEXT: usize = 4096;
 
+/// Bytes of logits that one step may make.
+const LOGITS_BYTES: usize = 64 << 20;
+
 /// How a program is run. None of it changes a bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineOptions {
@@ -24,6 +27,8 @@ pub struct EngineOptions {
     pub chunk: Option<usize>,
     /// Threads of the CPU.
     pub threads: Option<usize>,
+    /// Logits of all tokens will be asked for, so that there is room for many rows of them.
+    pub logits: bool,
 }
 
 /// What is generated.
@@ -136,7 +141,9 @@ impl Engine {
         let context = room.context;
         let default = Limits::default();
         let chunk = options.chunk.unwrap_or(default.chunk).min(context);
-        let limits = Limits { context, chunk, ..default };
+        // Rows of logits are long: there is room for one, or for as many as fit this.
+        let outputs = if options.logits { (LOGITS_BYTES / (4 * room.vocab.max(1))).clamp(1, chunk.max(1)) } else { 1 };
+        let limits = Limits { context, chunk, outputs, ..default };
         let (device, code): (Box<dyn Device>, Vec<u8>) = match &program.code {
             Code::Host(object) => (Box::new(CpuDevice::new(cpu(options))?), object.clone()),
             Code::Kernels => (Box::new(InterpDevice::new(Default::default())), kernels_text(program.plans.kernels()).into_bytes()),

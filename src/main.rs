@@ -4,7 +4,7 @@
 use clap::Parser;
 use isobit::args::Cli;
 use isobit::cmd::{self, Stop};
-use isobit::codes;
+use isobit::explain;
 use isobit::printer::Printer;
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Ok(()) | Err(Stop::BrokenPipe) => ExitCode::SUCCESS,
         Err(Stop::Failed(d)) => {
             printer.error(&d);
-            ExitCode::from(if codes::is_usage(&d) { 2 } else { 1 })
+            ExitCode::from(if explain::is_usage(&d) { 2 } else { 1 })
         }
     }
 }

@@ -16,7 +16,7 @@ use passes::instrument::dump::Dump;
 use passes::instrument::timing::Timing;
 use passes::instrument::verify::VerifyEach;
 use passes::instrument::{Instrument, text};
-use passes::{Manager, Module, Options, Pass, Pipeline, Report, Step};
+use passes::{Failure, Manager, Module, Options, Pass, Pipeline, Report, Step};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -61,21 +61,53 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str, usize, usize);
 pub struct Watch<'a> {
     /// Collects dumps.
     pub dump: bool,
-    /// Prints the module after this pass.
-    pub print_after: Option<String>,
+    /// Prints the module after these passes.
+    pub print_after: Vec<String>,
     /// Is told what is being done.
     pub progress: Option<Progress<'a>>,
     /// Files of a dump folder (filled if `dump`).
     pub dumps: Vec<(String, String)>,
-    /// Modules after the pass that `print_after` names (filled).
-    pub printed: Vec<String>,
+    /// Passes that `print_after` names, and the modules after them (filled).
+    pub printed: Vec<(String, String)>,
     /// Nanoseconds of each step (filled).
     pub times: Vec<(String, u64)>,
     /// The text that makes a failure happen again (filled by failing passes).
     pub reproducer: Option<String>,
+    /// Numbered decisions of the passes, with the class of a pass over plans in front (filled).
+    pub decisions: Vec<Decision>,
+}
+
+/// One optional decision of a pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// As `--pass-limit` counts.
+    pub number: u64,
+    /// Was it taken?
+    pub taken: bool,
+    /// The pass and what it decided; for passes over plans also the class of targets.
+    pub what: String,
+}
+
+impl Decision {
+    /// From a line of a report, `take (7) fuse: ...`; `before` decisions came before the first of the report.
+    fn of(line: &str, before: u64, class: &str) -> Option<Decision> {
+        let (verb, rest) = line.split_once(" (")?;
+        let (number, what) = rest.split_once(") ")?;
+        let what = if class.is_empty() { what.to_string() } else { format!("{class} {what}") };
+        Some(Decision { number: before + number.parse::<u64>().ok()?, taken: verb == "take", what })
+    }
 }
 
 impl Watch<'_> {
+    /// The last decision that was taken, and how many there were: for a person who looks for the one that made a fault.
+    pub fn last_decision(&self) -> String {
+        let all = self.decisions.iter().map(|d| d.number).max().unwrap_or(0);
+        match self.decisions.iter().rev().find(|d| d.taken) {
+            Some(d) => format!("last decision taken: {} of {all}, {}", d.number, d.what),
+            None => format!("last decision taken: none of {all}"),
+        }
+    }
+
     /// Tells of progress.
     pub fn tell(&mut self, what: &str, done: usize, of: usize) {
         if let Some(p) = &mut self.progress {
@@ -110,8 +142,10 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
     let since = Instant::now();
     let graph = models::gemma4::layers::graph(ck, options.embed)?;
     watch.time("graph", since);
+    let named: Vec<String> = computed(&graph).map(String::from).collect();
     let mut module = Module::new(graph);
-    let report = run(&mut module, &Pipeline::graph(), &options.passes, "", watch)?;
+    let report = run(&mut module, &Pipeline::graph(), &options.passes, "", 0, watch)?;
+    check_keep(&options.passes, &named, &module.graph)?;
     let mut plans = vec![];
     for &class in classes {
         let mut taken = report.decisions.len() as u64;
@@ -123,6 +157,27 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
         plans.push((class, Arc::new(Phases::join(decode, prefill))));
     }
     Ok(Planned { graph: module.graph, report, plans })
+}
+
+/// Names of the values that a graph computes.
+pub fn computed(graph: &Graph) -> impl Iterator<Item = &str> {
+    graph.ids().map(|id| graph.node(id)).filter(|n| n.op.computes()).map(|n| n.name.as_str())
+}
+
+/// Refuses a `--keep` that keeps nothing: it is a slip of the pen. `before` are the names before all passes.
+pub fn check_keep(options: &Options, before: &[String], graph: &Graph) -> Result<()> {
+    for pattern in &options.keep {
+        let this = Options { keep: [pattern.clone()].into(), ..Options::default() };
+        if computed(graph).any(|n| this.keeps(n)) {
+            continue;
+        }
+        let d = Diagnostic::new("E0770", format!("no value has a name like `{pattern}`")).at("--keep");
+        return Err(match before.iter().find(|n| this.keeps(n)) {
+            Some(gone) => d.hint(format!("a pass took {gone} out, since its bits are those of another value")),
+            None => d.hint("`isobit dump MODEL` shows the names, in quotes at the end of a line"),
+        });
+    }
+    Ok(())
 }
 
 /// Rows of a launch for which the fusion of prefill plans is chosen.
@@ -150,7 +205,7 @@ fn place(
         module.graph.stages.clear();
         module.graph.launches.clear();
     }
-    let report = run(&mut module, &of.0, &passes, &of.1, watch)?;
+    let report = run(&mut module, &of.0, &passes, &of.1, *taken, watch)?;
     *taken += report.decisions.len() as u64;
     module.plan.ok_or_else(|| Diagnostic::new("E0768", "the passes left no plan"))
 }
@@ -158,26 +213,37 @@ fn place(
 /// The module after one pass of the pipeline over the graph, or, for a pass over plans, of this class.
 pub fn after(ck: &Checkpoint, pass: &str, class: Class, options: &CompileOptions) -> Result<String> {
     Manager::default().find(pass)?;
-    let mut watch = Watch { print_after: Some(pass.into()), ..Watch::default() };
+    let mut watch = Watch { print_after: vec![pass.into()], ..Watch::default() };
     plan(ck, &CompileOptions { prefill: false, ..options.clone() }, &[class], &mut watch)?;
-    Ok(watch.printed.pop().unwrap_or_default())
+    Ok(watch.printed.pop().map(|(_, text)| text).unwrap_or_default())
 }
 
-/// Runs passes under the instruments that the watch asks for; `class` is empty for passes over the graph. Modules are printed
-/// for one token only.
-fn run(module: &mut Module, pipeline: &Pipeline, options: &Options, class: &str, watch: &mut Watch) -> Result<Report> {
+/// Runs passes under the instruments that the watch asks for; `class` is empty for passes over the graph, `before` the
+/// number of decisions that earlier passes took. Modules are printed for one token only.
+fn run(
+    module: &mut Module,
+    pipeline: &Pipeline,
+    options: &Options,
+    class: &str,
+    before: u64,
+    watch: &mut Watch,
+) -> Result<Report> {
     let start = Instant::now();
     let clock = || start.elapsed().as_nanos() as u64;
     let mut verify = VerifyEach::with(verify);
     let mut dump = Dump::with(print);
     let prefill = class.ends_with("/prefill");
-    let mut print_after = PrintAfter { pass: watch.print_after.as_deref().filter(|_| !prefill), printed: vec![] };
+    let printed: &[String] = if prefill { &[] } else { &watch.print_after };
+    let mut print_after = PrintAfter::new(printed);
     let mut timing = Timing::new(&clock);
     let mut told = Told { watch: &mut watch.progress, of: pipeline.entries.len() };
-    let mut looks: Vec<&mut dyn Instrument> = vec![&mut verify, &mut print_after, &mut told];
+    let mut looks: Vec<&mut dyn Instrument> = vec![];
     if watch.dump {
-        looks.push(&mut dump);
+        looks.push(&mut dump); // before the verifier, so that a broken module is dumped too
     }
+    looks.push(&mut verify);
+    looks.push(&mut print_after);
+    looks.push(&mut told);
     looks.push(&mut timing);
     let result = Manager::default().run(module, pipeline, options, &mut looks);
     watch.printed.extend(print_after.printed);
@@ -189,19 +255,29 @@ fn run(module: &mut Module, pipeline: &Pipeline, options: &Options, class: &str,
         let files = dump.folder().into_iter().filter(|(f, _)| class.is_empty() || prefill || !f.ends_with(".graph"));
         watch.dumps.extend(files.map(|(file, text)| (format!("{folder}{file}"), text)));
     }
+    let decisions = match &result {
+        Ok(report) => &report.decisions,
+        Err(failure) => &failure.report.decisions,
+    };
+    watch.decisions.extend(decisions.iter().filter_map(|line| Decision::of(line, before, class)));
     result.map_err(|failure| {
         watch.reproducer = failure.reproducer.as_ref().map(|r| r.text());
-        let d = failure.diagnostic;
-        if failure.internal {
-            d.hint("this is a bug in isobit: please report it with the file that `--reproducer FILE` writes")
-        } else {
-            d
-        }
+        blame(*failure)
     })
 }
 
+/// What a person is told of a failure.
+pub fn blame(failure: Failure) -> Diagnostic {
+    let d = failure.diagnostic;
+    if failure.internal && !failure.pass.is_empty() {
+        d.hint("this is a bug in isobit: please report it with the file that `isobit compile --reproducer FILE` writes")
+    } else {
+        d
+    }
+}
+
 /// A module as the parts of a dump: the graph until there is a plan, then the plan.
-fn print(m: &Module) -> Vec<(&'static str, String)> {
+pub fn print(m: &Module) -> Vec<(&'static str, String)> {
     match &m.plan {
         Some(plan) => vec![("plan", ir::plan::text::print_whole(plan))],
         None => vec![("graph", text::print(&m.graph))],
@@ -209,7 +285,7 @@ fn print(m: &Module) -> Vec<(&'static str, String)> {
 }
 
 /// The graph verifier, and the plan verifier once there is a plan.
-fn verify(m: &Module) -> Result<()> {
+pub fn verify(m: &Module) -> Result<()> {
     text::verify(&m.graph)?;
     let keep: Vec<&str> = m.graph.outputs.iter().map(|&o| m.graph.node(o).name.as_str()).collect();
     match &m.plan {
@@ -224,20 +300,28 @@ pub fn first(all: Vec<Diagnostic>) -> Diagnostic {
     match all.into_iter().next() {
         Some(d) if more > 0 => Diagnostic { message: format!("{} (and {more} more)", d.message), ..d },
         Some(d) => d,
-        None => Diagnostic::new("E0766", "refused without a reason"),
+        None => Diagnostic::new("E0768", "refused without a reason"),
     }
 }
 
-/// Prints the module after one pass, changed or not.
-struct PrintAfter<'a> {
-    pass: Option<&'a str>,
-    printed: Vec<String>,
+/// Prints the module after some passes, changed or not.
+pub struct PrintAfter<'a> {
+    passes: &'a [String],
+    /// Pass and text, in order.
+    pub printed: Vec<(String, String)>,
+}
+
+impl PrintAfter<'_> {
+    /// Prints after these passes.
+    pub fn new(passes: &[String]) -> PrintAfter<'_> {
+        PrintAfter { passes, printed: vec![] }
+    }
 }
 
 impl Instrument for PrintAfter<'_> {
     fn after(&mut self, step: &Step, m: &Module) -> Result<()> {
-        if self.pass == Some(step.pass) {
-            self.printed.extend(print(m).into_iter().map(|(_, text)| text));
+        if self.passes.iter().any(|p| p == step.pass) {
+            self.printed.extend(print(m).into_iter().map(|(_, text)| (step.pass.to_string(), text)));
         }
         Ok(())
     }
@@ -260,5 +344,51 @@ impl Instrument for Told<'_, '_> {
             p("passes", step.index, self.of);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRAPH: &str = "graph \"t\" {\n  %0 = tokens : i32[T] \"tokens\"\n  %1 = weight : u4g32[64,64] \"w\"\n  \
+         %2 = embed %1 %0 {mode=factor, factor=8} : f32[T,64] \"x\"\n  %3 = mul_const %2 {c=1} : f32[T,64] \"y\"\n  \
+         %4 = mul_const %3 {c=2} : f32[T,64] \"z\"\n  output %4\n}\n";
+
+    #[test]
+    fn a_failing_pass_keeps_dumps_decisions_and_a_reproducer() {
+        let mut module = Module::new(ir::graph::text::parse(GRAPH).unwrap());
+        let mut watch = Watch { dump: true, ..Watch::default() };
+        let pipeline = Pipeline::parse("fold,dce,memory-plan").unwrap();
+        let d = run(&mut module, &pipeline, &Options::default(), "", 10, &mut watch).unwrap_err();
+        assert_eq!(d.code, "E0721");
+        let names: Vec<&str> = watch.dumps.iter().map(|(f, _)| f.as_str()).collect();
+        assert_eq!(names, ["000-input.graph", "010-fold.graph", "index.txt"]);
+        assert!(watch.reproducer.as_ref().unwrap().contains("// pipeline: fold,dce,memory-plan\n"));
+        let decision = Decision { number: 11, taken: true, what: watch.decisions[0].what.clone() };
+        assert_eq!(watch.decisions, [decision]);
+        assert!(watch.last_decision().starts_with("last decision taken: 11 of 11, fold: "), "{}", watch.last_decision());
+    }
+
+    #[test]
+    fn a_limit_names_the_last_decision_that_was_taken() {
+        let mut watch = Watch::default();
+        for (line, before) in [("take (1) fold: a", 0), ("take (2) cse: b", 0), ("skip (1) lower: c", 2), ("nonsense", 0)] {
+            watch.decisions.extend(Decision::of(line, before, if before > 0 { "host" } else { "" }));
+        }
+        assert_eq!(watch.last_decision(), "last decision taken: 2 of 3, cse: b");
+        assert_eq!(watch.decisions[2].what, "host lower: c");
+        assert_eq!(Watch::default().last_decision(), "last decision taken: none of 0");
+    }
+
+    #[test]
+    fn a_keep_of_nothing_is_refused_and_what_a_pass_took_out_is_named() {
+        let graph = ir::graph::text::parse(GRAPH).unwrap();
+        let keep = |p: &str| Options { keep: [p.to_string()].into(), ..Options::default() };
+        let gone = ["x".to_string(), "old".to_string()];
+        assert!(check_keep(&keep("*"), &gone, &graph).is_ok() && check_keep(&keep("z"), &gone, &graph).is_ok());
+        let d = check_keep(&keep("o*"), &gone, &graph).unwrap_err();
+        assert!(d.code == "E0770" && d.hint.contains("took old out"), "{d}");
+        assert!(check_keep(&keep("w"), &gone, &graph).unwrap_err().hint.contains("isobit dump"), "a weight is no value");
     }
 }

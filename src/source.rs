@@ -52,10 +52,19 @@ impl Source {
 
     /// The checkpoint, to be compiled. That of an artifact is read through the artifact, which checks it.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
-        match self {
-            Source::Demo => Checkpoint::from_memory(DEMO.iter().map(|(n, b)| (n.to_string(), Cow::Borrowed(*b))).collect()),
-            Source::Folder(dir) => Checkpoint::open(dir),
-            Source::Artifact(dir) => {
+        self.with_weights(None)
+    }
+
+    /// The same; with a seed, its weights are made from that.
+    pub fn with_weights(&self, seed: Option<u64>) -> Result<Checkpoint> {
+        match (self, seed) {
+            (Source::Demo, _) => {
+                let ck = Checkpoint::from_memory(DEMO.iter().map(|(n, b)| (n.to_string(), Cow::Borrowed(*b))).collect())?;
+                Ok(if let Some(seed) = seed { ck.randomized(seed) } else { ck })
+            }
+            (Source::Folder(dir), None) => Checkpoint::open(dir),
+            (Source::Folder(dir), Some(seed)) => Checkpoint::with_random_weights(dir, seed),
+            (Source::Artifact(dir), _) => {
                 Err(Diagnostic::new("E0750", "this is an artifact, but a checkpoint is needed").at(dir.display()).hint(format!(
                     "name the checkpoint that it was compiled from; its files are in {}, which `isobit run` checks",
                     dir.join(artifact::MODEL).display()

@@ -4,8 +4,9 @@ use crate::options::CompileOptions;
 use crate::pipeline::{self, Watch};
 use crate::target::Class;
 use ir::diag::Result;
-use ir::plan::{Pack, Plan};
+use ir::plan::Plan;
 use models::Checkpoint;
+use runtime::weights::packed_bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -18,6 +19,8 @@ pub struct PlanStats {
     pub kernels: u64,
     /// Arena bytes for one row (one token of a chunk).
     pub arena_bytes: u64,
+    /// Arena bytes for one row of logits.
+    pub output_bytes: u64,
     /// Bytes of the packed weights.
     pub weight_bytes: u64,
 }
@@ -25,19 +28,12 @@ pub struct PlanStats {
 impl PlanStats {
     /// Of a plan and the checkpoint it was made from.
     pub fn new(plan: &Plan, ck: &Checkpoint) -> PlanStats {
-        let bytes = |w: &ir::plan::PackedWeight| match &w.pack {
-            Pack::Matrix(l) => l.bytes(),
-            Pack::Rope(p) => u64::from(p.dim) * 4,
-            Pack::Plain => {
-                let t = ck.tensor(&format!("{}.weight", w.tensor)).or_else(|| ck.tensor(&w.tensor));
-                t.map_or(0, |t| t.bytes.len() as u64)
-            }
-        };
         PlanStats {
             launches: plan.launches.len() as u64,
             kernels: plan.kernels.len() as u64,
             arena_bytes: plan.arena_bytes,
-            weight_bytes: plan.weights.iter().map(|w| bytes(w).next_multiple_of(64)).sum(),
+            output_bytes: plan.output_bytes,
+            weight_bytes: plan.weights.iter().map(|w| packed_bytes(w, ck).unwrap_or(0)).sum(),
         }
     }
 }
@@ -69,6 +65,7 @@ pub fn table(ck: &Checkpoint, options: &CompileOptions, classes: &[Class]) -> Re
         row("kernels per token", 0, |s| s.launches);
         row("distinct kernels", 0, |s| s.kernels);
         row("arena bytes per row", 0, |s| s.arena_bytes);
+        row("arena bytes per output", 0, |s| s.output_bytes);
         row("kernels per chunk", 1, |s| s.launches);
         row("  distinct", 1, |s| s.kernels);
         row("  arena bytes per row", 1, |s| s.arena_bytes);

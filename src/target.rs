@@ -12,6 +12,12 @@ pub enum Target {
     X86V4,
     /// AVX-512 with byte dot products.
     X86V4Vnni,
+    /// Armv8-A with NEON.
+    Aarch64,
+    /// Armv8-A with byte dot products.
+    Aarch64DotProd,
+    /// Armv8-A with byte dot products, those of mixed signs among them.
+    Aarch64I8mm,
     /// NVIDIA H100, H200.
     Sm90,
     /// NVIDIA GB10.
@@ -63,7 +69,16 @@ impl Class {
 
 impl Target {
     /// All targets; of those that a machine can run, the last is the best.
-    pub const ALL: [Target; 5] = [Target::X86V3, Target::X86V4, Target::X86V4Vnni, Target::Sm90, Target::Sm121];
+    pub const ALL: [Target; 8] = [
+        Target::X86V3,
+        Target::X86V4,
+        Target::X86V4Vnni,
+        Target::Aarch64,
+        Target::Aarch64DotProd,
+        Target::Aarch64I8mm,
+        Target::Sm90,
+        Target::Sm121,
+    ];
 
     /// The name on the command line and in artifacts.
     pub fn name(self) -> &'static str {
@@ -71,6 +86,9 @@ impl Target {
             Target::X86V3 => "x86-64-v3",
             Target::X86V4 => "x86-64-v4",
             Target::X86V4Vnni => "x86-64-v4+vnni",
+            Target::Aarch64 => "aarch64",
+            Target::Aarch64DotProd => "aarch64+dotprod",
+            Target::Aarch64I8mm => "aarch64+i8mm",
             Target::Sm90 => "sm_90",
             Target::Sm121 => "sm_121",
         }
@@ -90,28 +108,62 @@ impl Target {
     }
 
     /// Can this machine's processor run it?
+    #[cfg(target_arch = "x86_64")]
     pub fn runs_here(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let v3 = has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2");
-            let v3 = v3 && has!("f16c") && has!("lzcnt") && has!("movbe");
-            let v4 = v3 && has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
-            match self {
-                Target::X86V3 => v3,
-                Target::X86V4 => v4,
-                Target::X86V4Vnni => v4 && has!("avx512vnni"),
-                Target::Sm90 | Target::Sm121 => false,
-            }
+        use std::arch::is_x86_feature_detected as has;
+        let v3 = has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2");
+        let v3 = v3 && has!("f16c") && has!("lzcnt") && has!("movbe");
+        let v4 = v3 && has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
+        match self {
+            Target::X86V3 => v3,
+            Target::X86V4 => v4,
+            Target::X86V4Vnni => v4 && has!("avx512vnni"),
+            _ => false,
         }
-        #[cfg(not(target_arch = "x86_64"))]
+    }
+
+    /// Can this machine's processor run it?
+    #[cfg(target_arch = "aarch64")]
+    pub fn runs_here(self) -> bool {
+        use std::arch::is_aarch64_feature_detected as has;
+        let (neon, dots) = (has!("neon"), has!("dotprod"));
+        match self {
+            Target::Aarch64 => neon,
+            Target::Aarch64DotProd => neon && dots,
+            Target::Aarch64I8mm => neon && dots && has!("i8mm"),
+            _ => false,
+        }
+    }
+
+    /// Can this machine's processor run it?
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    pub fn runs_here(self) -> bool {
         false
+    }
+
+    /// The architecture of a host target.
+    fn architecture(self) -> Option<&'static str> {
+        match self {
+            Target::X86V3 | Target::X86V4 | Target::X86V4Vnni => Some("x86_64"),
+            Target::Aarch64 | Target::Aarch64DotProd | Target::Aarch64I8mm => Some("aarch64"),
+            Target::Sm90 | Target::Sm121 => None,
+        }
+    }
+
+    /// Why this machine's processor cannot run it.
+    pub fn refused_here(self) -> Diagnostic {
+        let here = std::env::consts::ARCH;
+        let why = match self.architecture() {
+            Some(a) if a != here => format!("it is code for {a}, this machine is {here}"),
+            _ => "it lacks some of the instructions".into(),
+        };
+        Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`: {why}", self.name()))
     }
 
     /// The best target that this machine's processor runs.
     pub fn host() -> Result<Target> {
         Target::ALL.into_iter().rev().find(|t| t.runs_here()).ok_or_else(|| {
-            Diagnostic::new("E0754", "this machine's processor is older than x86-64-v3")
+            Diagnostic::new("E0754", "this machine's processor has neither x86-64-v3 nor aarch64")
                 .hint("name a target to compile for another machine, or run with `--target interp` (slow)")
         })
     }
@@ -149,7 +201,7 @@ mod tests {
     #[test]
     fn lists_are_sorted_and_faults_named() {
         assert_eq!(Target::parse_list("sm_121,x86-64-v3,sm_121").unwrap(), [Target::X86V3, Target::Sm121]);
-        for bad in ["sm_999", "", "SM_90", "sm_90,", " sm_90", "x86-64-v4+avx"] {
+        for bad in ["sm_999", "", "SM_90", "sm_90,", " sm_90", "x86-64-v4+avx", "aarch64+", "arm64"] {
             assert_eq!(Target::parse_list(bad).unwrap_err().code, "E0751", "{bad}");
         }
         assert!(Target::parse("SM_90").unwrap_err().hint.starts_with("did you mean `sm_90`?"));

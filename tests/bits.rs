@@ -55,7 +55,7 @@ fn text() -> &'static [u32] {
 }
 
 fn limits(chunk: usize) -> Limits {
-    Limits { context: 608, chunk, slack: 0 }
+    Limits { context: 608, chunk, slack: 0, outputs: chunk }
 }
 
 fn fused(fusion: usize) -> &'static Graph {

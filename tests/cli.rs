@@ -267,6 +267,87 @@ fn dumps() {
     transcript("dump");
 }
 
+#[test]
+fn explains() {
+    transcript("explain");
+}
+
+#[test]
+fn inspects() {
+    transcript("inspect");
+}
+
+#[test]
+fn effective_options() {
+    transcript("options");
+}
+
+#[test]
+fn passes_over_text() {
+    transcript("opt");
+}
+
+/// Every code and pass can be explained, alone and in the list.
+#[test]
+fn all_can_be_explained() {
+    let dir = scratch("cli-explain-all");
+    let o = isobit(&dir, &args(&["explain", "--json"]), b"");
+    let all: serde_json::Value = serde_json::from_str(&o.out).unwrap();
+    let list = |key: &str, name: &str| -> Vec<String> {
+        all[key].as_array().unwrap().iter().map(|e| e[name].as_str().unwrap().to_string()).collect()
+    };
+    let names = [list("codes", "code"), list("passes", "pass"), list("rules", "rule")];
+    assert!(names[0].len() > 200 && names[1].len() > 10 && names[2].len() > 40);
+    let text = isobit(&dir, &args(&["explain"]), b"").out;
+    for name in names.iter().flatten() {
+        assert!(text.contains(&format!("  {name} ")), "{name}");
+    }
+    for name in [&names[0][0], &names[1][0], &names[2][0]] {
+        let o = isobit(&dir, &args(&["explain", name]), b"");
+        assert!(o.code == 0 && o.out.contains(name.as_str()), "{name}: {} {}", o.out, o.err);
+    }
+}
+
+/// The parts of a model add up to its file, byte for byte.
+#[test]
+fn inspected_parts_are_the_whole_file() {
+    let dir = scratch("cli-inspect-sum");
+    let o = isobit(&dir, &args(&["inspect", "demo", "--json"]), b"");
+    assert_eq!((o.code, o.err.as_str()), (0, ""));
+    let v: serde_json::Value = serde_json::from_str(&o.out).unwrap();
+    let file = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/mlx-4bit/model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap());
+    assert_eq!(v["total"]["bytes"].as_u64().unwrap(), file.len() as u64 - 8 - header);
+    let experts = &v["parts"]["experts"];
+    assert_eq!(experts["bytes_per_token"].as_u64().unwrap() * 4, experts["bytes"].as_u64().unwrap(), "4 of 16 experts");
+    // Tied: stored once, one row of it read as embedding, all of it as logits.
+    assert_eq!(v["parts"]["embedding"]["bytes"], v["parts"]["lm_head"]["bytes_per_token"]);
+    assert_eq!(v["parts"]["embedding"]["active"], 256);
+    assert_eq!(v["parts"]["lm_head"]["bytes"], 0);
+}
+
+/// The doctor's verdict is its exit code. What it finds differs from machine to machine, its parts do not.
+#[test]
+fn the_doctor_looks_at_every_part() {
+    let dir = scratch("cli-doctor");
+    let o = isobit(&dir, &args(&["doctor", "--json"]), b"");
+    let v: serde_json::Value = serde_json::from_str(&o.out).unwrap();
+    let checks = v["checks"].as_array().unwrap();
+    let parts: Vec<&str> = checks.iter().map(|c| c["part"].as_str().unwrap()).collect();
+    assert_eq!(parts, ["processor", "target", "memory", "compiler", "GPU", "assembler", "nvJitLink", "cache"]);
+    let bad = checks.iter().any(|c| c["needed"] == true && c["state"] != "ok");
+    assert_eq!((v["works"] == true, o.code), (!bad, i32::from(bad)));
+    let text = isobit(&dir, &args(&["doctor"]), b"").out;
+    assert!(parts.iter().all(|p| text.contains(p)) && !text.contains('\u{1b}'), "{text}");
+    // The cache of a test is new and can be written; one below a file cannot.
+    assert!(text.contains("ok       cache"), "{text}");
+    fs::write(dir.join("file"), "").unwrap();
+    let o = Command::new(PROGRAM).arg("doctor").env("XDG_CACHE_HOME", dir.join("file/below")).output().unwrap();
+    let text = String::from_utf8_lossy(&o.stdout).into_owned();
+    assert!(text.contains("missing  cache") && text.contains("--cache-dir"), "{text}");
+    assert!(tree(&dir).len() == 1, "nothing is left");
+}
+
 /// What `isobit dump` prints is what the parsers read, for every pass.
 #[test]
 fn dumps_parse_back() {
@@ -417,4 +498,32 @@ fn broken_pipes_are_quiet() {
     let o = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&o.stderr).into_owned();
     assert!(o.status.code() == Some(0) && !err.contains("error") && !err.contains("bug"), "{:?} {err}", o.status);
+}
+
+#[test]
+fn what_is_odd_about_a_checkpoint_is_told() {
+    let (dir, from) =
+        (scratch("cli-odd-checkpoint"), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-dense/mlx"));
+    let dump = || isobit(&dir, &["dump", "m"].map(OsString::from), b"");
+    fs::create_dir(dir.join("m")).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|e| e.unwrap().path()) {
+        fs::copy(&entry, dir.join("m").join(entry.file_name().unwrap())).unwrap();
+    }
+    let o = dump();
+    assert_eq!((o.code, o.out.is_empty()), (0, false), "{}", o.err);
+    assert!(o.err.contains("warning[E0261]: 14 tensors are neither of the text decoder nor of a known tower"), "{}", o.err);
+    fs::remove_file(dir.join("m/expected.safetensors")).unwrap();
+    assert_eq!(dump().err, "");
+    let index = dir.join("m/model.safetensors.index.json");
+    let text = fs::read_to_string(&index).unwrap();
+    fs::write(&index, text.replace("model-00002-of-00002", "model-00002-of-00003")).unwrap();
+    let o = dump();
+    assert_eq!(o.code, 0, "{}", o.err);
+    assert!(o.err.starts_with("warning[E0234]: this index is stale: it names 1 shards that are not here"), "{}", o.err);
+    // With the shard really gone, the index says which it was.
+    fs::remove_file(dir.join("m/model-00002-of-00002.safetensors")).unwrap();
+    let o = dump();
+    assert_eq!((o.code, o.out.as_str()), (1, ""), "{}", o.err);
+    assert!(o.err.contains("error[E0227]: ") && o.err.contains(" tensors are missing:\n  language_model.model."), "{}", o.err);
+    assert!(o.err.ends_with("hint: the index names shards that are not here: model-00002-of-00003.safetensors\n"), "{}", o.err);
 }

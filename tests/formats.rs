@@ -161,7 +161,7 @@ fn long_rows_are_read_from_memory() {
     let nodes = vec![at("scaled"), at("a"), at("b"), at("y")];
     assert!(pooled(&[of_stage(&g, &nodes)]) > SHARED_BUDGET);
     let stores = vec![at("y")];
-    let norm = vec![at("x"), at("norm")];
+    let norm = [at("x"), at("norm")];
     g.stages = vec![
         ir::graph::Stage { name: "norm".into(), nodes: norm[..1].to_vec(), stores: norm[..1].to_vec() },
         ir::graph::Stage { name: "norm2".into(), nodes: norm[1..].to_vec(), stores: norm[1..].to_vec() },

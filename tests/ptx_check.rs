@@ -1,5 +1,6 @@
-//! Every kernel of the demo model, and of a small model in each weight format, fused and unfused, through NVIDIA's assembler for sm_121 and sm_90: it assembles, it
-//! spills nothing, and the float operations of the kernel are those of the PTX and of the machine code, one for one.
+//! Every kernel of the demo model, of a small model in each weight format, fused and unfused, and of the released sizes (two of
+//! them, all with `--features full-tests`), through NVIDIA's assembler for sm_121 and sm_90: it assembles, it spills nothing, and
+//! the float operations of the kernel are those of the PTX and of the machine code, one for one.
 //! Needs the public wheels that `make assembler` puts under `.tools`; without them it fails, it does not skip.
 
 mod common;
@@ -26,10 +27,8 @@ fn tool(name: &str) -> PathBuf {
     p
 }
 
-fn kernels(fuse: bool, schedule: Schedule) -> Vec<Kernel> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/mlx-4bit");
-    let ck = models::Checkpoint::open(&dir).unwrap();
-    kernels_of(models::gemma4::layers::graph(&ck, EmbedMode::Factor).unwrap(), fuse, schedule)
+fn kernels(ck: &models::Checkpoint, fuse: bool, schedule: Schedule) -> Vec<Kernel> {
+    kernels_of(models::gemma4::layers::graph(ck, EmbedMode::Factor).unwrap(), fuse, schedule)
 }
 
 fn kernels_of(graph: Graph, fuse: bool, schedule: Schedule) -> Vec<Kernel> {
@@ -113,8 +112,6 @@ fn assemble(ptx: &str, target: &Target, at: &Path) -> Result<Assembled, String> 
 
 #[test]
 fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
-    let dir = std::env::temp_dir().join(format!("isobit-ptx-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
     let mut all: BTreeMap<String, Kernel> = BTreeMap::new();
     let staged = Schedule { stages: 3, ..Schedule::GPU };
     let tiles = Schedule::GPU_PREFILL;
@@ -127,7 +124,7 @@ fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
         ("single-tiles", false, tiles),
         ("staged-tiles", true, eight),
     ] {
-        for k in kernels(fuse, schedule) {
+        for k in kernels(common::checkpoint(), fuse, schedule) {
             all.insert(format!("{tag}.{}", k.name), k);
         }
     }
@@ -149,6 +146,32 @@ fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
             }
         }
     }
+    assert!(check_all("demo", &all) >= 250, "too few kernels");
+}
+
+/// Kernels of the released sizes, each distinct one once; without `full-tests`, one of those that differ in numbers only.
+#[test]
+fn kernels_of_the_released_sizes_assemble() {
+    let full = cfg!(feature = "full-tests");
+    let some = if full { common::sizes::SIZES.len() } else { 2 };
+    let (mut all, mut texts): (BTreeMap<String, Kernel>, Vec<String>) = (BTreeMap::new(), vec![]);
+    for size in &common::sizes::SIZES[..some] {
+        for k in kernels(&common::sizes::whole(size), true, Schedule::GPU) {
+            let mut text = ir::kernel::text::print(&k).replace(&k.name, "kernel");
+            text.retain(|c| full || !c.is_ascii_digit());
+            if !texts.contains(&text) {
+                texts.push(text);
+                all.insert(format!("{size}.{}", k.name), k);
+            }
+        }
+    }
+    assert!(check_all("sizes", &all) >= 20 * some, "too few kernels: {}", all.len());
+}
+
+/// Checks kernels for both architectures; returns how many checks were made.
+fn check_all(tag: &str, all: &BTreeMap<String, Kernel>) -> usize {
+    let dir = std::env::temp_dir().join(format!("isobit-ptx-{tag}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
     let jobs: Vec<(&String, &Kernel, Target)> =
         all.iter().flat_map(|(n, k)| [Target::Sm121, Target::Sm90].map(|t| (n, k, t))).collect();
     let next = Mutex::new(jobs.iter().enumerate());
@@ -174,8 +197,8 @@ fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
             Err(e) => bad.push(e.clone()),
         }
     }
-    assert!(rows.len() >= 250, "only {} kernels were checked", rows.len());
     assert!(bad.is_empty(), "{} of {} kernels:\n{}", bad.len(), rows.len(), bad.join("\n"));
+    rows.len()
 }
 
 fn check(name: &str, k: &Kernel, target: &Target, at: &Path) -> Result<String, String> {

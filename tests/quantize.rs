@@ -238,6 +238,6 @@ fn what_the_group_does_not_divide_is_said() {
     let list = report["undivided"].as_array().unwrap();
     assert_eq!(list.len(), 8, "{list:?}");
     assert_eq!(list[0], "language_model.model.layers.0.experts.switch_glu.down_proj");
-    let says = "warning[E0769]: 8 modules stay as they are: a group of 128 does not divide their input features\n";
+    let says = "warning[E0774]: 8 modules stay as they are: a group of 128 does not divide their input features\n";
     assert!(o.err.starts_with(says), "{}", o.err);
 }

@@ -1,4 +1,4 @@
-//! Kernel IR to code: NVPTX text for GPUs, position-independent x86-64 objects for the host, through LLVM 22.
+//! Kernel IR to code: NVPTX text for GPUs, position-independent x86-64 and aarch64 objects for the host, through LLVM 22.
 //!
 //! One emitter serves both (`emit`). Nothing here decides about numerics: every float operation of a kernel becomes
 //! exactly one instruction, no LLVM pass that could merge or split roundings runs, and [`audit`] counts them again in the
@@ -11,5 +11,5 @@ mod live;
 mod module;
 mod target;
 
-pub use module::{host_assembly, host_object, llvm_ir, ptx};
+pub use module::{host_assembly, host_object, llvm_ir, llvm_version, ptx};
 pub use target::{HostIsa, Target};

@@ -33,10 +33,11 @@ fn configure() {
 fn machine(target: Target) -> Result<TargetMachine> {
     configure();
     let (triple, reloc) = match target {
-        Target::Host(_) => ("x86_64-unknown-linux-gnu", RelocMode::PIC),
+        Target::Host(isa) => (isa.triple(), RelocMode::PIC),
         _ => ("nvptx64-nvidia-cuda", RelocMode::Default),
     };
     match target {
+        Target::Host(isa) if isa.arm() => LlvmTarget::initialize_aarch64(&InitializationConfig::default()),
         Target::Host(_) => LlvmTarget::initialize_x86(&InitializationConfig::default()),
         _ => LlvmTarget::initialize_nvptx(&InitializationConfig::default()),
     }
@@ -128,4 +129,9 @@ pub fn llvm_ir(kernel: &Kernel, target: Target) -> Result<String> {
     };
     let (tm, cx) = (machine(target)?, Context::create());
     Ok(build(&cx, &[kernel], target, &tm)?.print_to_string().to_string())
+}
+
+/// The version of LLVM that generates code: major, minor, patch.
+pub fn llvm_version() -> (u32, u32, u32) {
+    inkwell::support::get_llvm_version()
 }

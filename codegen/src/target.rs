@@ -11,43 +11,76 @@ pub enum HostIsa {
     X86_64V4,
     /// The same with VNNI (`vpdpbusd`).
     X86_64V4Vnni,
+    /// Armv8-A with NEON.
+    Aarch64,
+    /// The same with byte dot products (`sdot`, `udot`).
+    Aarch64DotProd,
+    /// The same with byte dot products of mixed signs (`usdot`).
+    Aarch64I8mm,
     /// The best of the others that runs on this machine.
     Native,
 }
-
-/// The feature sets that have a name, least first.
-const ISAS: [HostIsa; 3] = [HostIsa::X86_64V3, HostIsa::X86_64V4, HostIsa::X86_64V4Vnni];
 
 const V3: &str = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+sahf,+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave";
 const V4: &str = ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+evex512";
 
 impl HostIsa {
+    /// Those that have a name, of each architecture the least first.
+    pub const ALL: [HostIsa; 6] = [
+        HostIsa::X86_64V3,
+        HostIsa::X86_64V4,
+        HostIsa::X86_64V4Vnni,
+        HostIsa::Aarch64,
+        HostIsa::Aarch64DotProd,
+        HostIsa::Aarch64I8mm,
+    ];
+
     /// The concrete instruction set: `Native` becomes the best that runs here.
     pub fn resolve(self) -> Result<HostIsa> {
         if self != HostIsa::Native {
             return Ok(self);
         }
-        ISAS.into_iter().rev().find(|i| i.runs_here()).ok_or_else(|| {
-            Diagnostic::new("E0502", "this machine's processor is older than x86-64-v3")
+        Self::ALL.into_iter().rev().find(|i| i.runs_here()).ok_or_else(|| {
+            Diagnostic::new("E0502", "this machine's processor has neither x86-64-v3 nor aarch64")
                 .hint("name an instruction set instead of 'host' to compile for another machine")
         })
     }
 
     /// Can the machine that runs this program execute such code?
     pub fn runs_here(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let v3 =
-                has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("lzcnt") && has!("movbe");
-            let v4 = v3 && has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
-            match self {
-                HostIsa::X86_64V3 | HostIsa::Native => v3,
-                HostIsa::X86_64V4 => v4,
-                HostIsa::X86_64V4Vnni => v4 && has!("avx512vnni"),
-            }
+        match self {
+            HostIsa::Native => Self::ALL.into_iter().any(HostIsa::runs_here),
+            isa => isa.is_detected(),
         }
-        #[cfg(not(target_arch = "x86_64"))]
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_detected(self) -> bool {
+        use std::arch::is_x86_feature_detected as has;
+        let v3 = has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("lzcnt") && has!("movbe");
+        let v4 = v3 && has!("avx512f") && has!("avx512bw") && has!("avx512cd") && has!("avx512dq") && has!("avx512vl");
+        match self {
+            HostIsa::X86_64V3 => v3,
+            HostIsa::X86_64V4 => v4,
+            HostIsa::X86_64V4Vnni => v4 && has!("avx512vnni"),
+            _ => false,
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn is_detected(self) -> bool {
+        use std::arch::is_aarch64_feature_detected as has;
+        let (neon, dots) = (has!("neon"), has!("dotprod"));
+        match self {
+            HostIsa::Aarch64 => neon,
+            HostIsa::Aarch64DotProd => neon && dots,
+            HostIsa::Aarch64I8mm => neon && dots && has!("i8mm"),
+            _ => false,
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn is_detected(self) -> bool {
         false
     }
 
@@ -57,6 +90,9 @@ impl HostIsa {
             HostIsa::X86_64V3 => "x86-64-v3",
             HostIsa::X86_64V4 => "x86-64-v4",
             HostIsa::X86_64V4Vnni => "x86-64-v4+vnni",
+            HostIsa::Aarch64 => "aarch64",
+            HostIsa::Aarch64DotProd => "aarch64+dotprod",
+            HostIsa::Aarch64I8mm => "aarch64+i8mm",
             HostIsa::Native => "host",
         }
     }
@@ -71,11 +107,32 @@ impl HostIsa {
         self == HostIsa::X86_64V4Vnni
     }
 
+    /// Does it have loads and stores under a mask, of elements of that many bytes?
+    pub(crate) fn masked(self, bytes: u32) -> bool {
+        self.wide() || !self.arm() && bytes == 4
+    }
+
+    /// Is it of the Arm architecture?
+    pub(crate) fn arm(self) -> bool {
+        matches!(self, HostIsa::Aarch64 | HostIsa::Aarch64DotProd | HostIsa::Aarch64I8mm)
+    }
+
+    /// LLVM triple.
+    pub(crate) fn triple(self) -> &'static str {
+        if self.arm() { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" }
+    }
+
     /// LLVM processor and features of a concrete instruction set.
     pub(crate) fn llvm(self) -> (&'static str, String) {
-        let cpu = if self.wide() { "x86-64-v4" } else { "x86-64-v3" };
-        let vnni = if self.vnni() { ",+avx512vnni" } else { "" };
-        (cpu, format!("{V3}{}{vnni}", if self.wide() { V4 } else { "" }))
+        let (cpu, features) = match self {
+            HostIsa::Aarch64 => ("generic", ["+fp-armv8,+neon", "", ""]),
+            HostIsa::Aarch64DotProd => ("generic", ["+fp-armv8,+neon", ",+dotprod", ""]),
+            HostIsa::Aarch64I8mm => ("generic", ["+fp-armv8,+neon", ",+dotprod", ",+i8mm"]),
+            HostIsa::X86_64V3 | HostIsa::Native => ("x86-64-v3", [V3, "", ""]),
+            HostIsa::X86_64V4 => ("x86-64-v4", [V3, V4, ""]),
+            HostIsa::X86_64V4Vnni => ("x86-64-v4", [V3, V4, ",+avx512vnni"]),
+        };
+        (cpu, features.concat())
     }
 }
 
@@ -92,7 +149,8 @@ pub enum Target {
 
 impl Target {
     /// Names that [`Target::parse`] knows.
-    pub const NAMES: [&str; 6] = ["sm_90", "sm_121", "host", "x86-64-v3", "x86-64-v4", "x86-64-v4+vnni"];
+    pub const NAMES: [&str; 9] =
+        ["sm_90", "sm_121", "host", "x86-64-v3", "x86-64-v4", "x86-64-v4+vnni", "aarch64", "aarch64+dotprod", "aarch64+i8mm"];
 
     /// The target of that name; `host` becomes a concrete instruction set.
     pub fn parse(name: &str) -> Result<Target> {
@@ -102,7 +160,7 @@ impl Target {
             "host" => return Ok(Target::Host(HostIsa::Native.resolve()?)),
             _ => {}
         }
-        ISAS.into_iter().find(|i| i.name() == name).map(Target::Host).ok_or_else(|| {
+        HostIsa::ALL.into_iter().find(|i| i.name() == name).map(Target::Host).ok_or_else(|| {
             Diagnostic::new("E0501", format!("unknown target '{name}'"))
                 .hint(format!("known targets: {}", Self::NAMES.join(", ")))
         })

@@ -68,4 +68,18 @@ fn dots_are_simd() {
         let asm = host_assembly(&[&k], isa).unwrap();
         assert!(asm.contains("vpmaddwd") && asm.contains("vpmaddubsw") && !asm.contains("vpdpbusd"));
     }
+    for (isa, has, not) in [
+        (HostIsa::Aarch64, &["smull", "umull", "sadalp", "uadalp"][..], &["sdot", "udot"][..]),
+        (HostIsa::Aarch64DotProd, &["sdot", "udot"], &["usdot", "mull"]),
+        (HostIsa::Aarch64I8mm, &["sdot", "udot", "usdot"], &["mull"]),
+    ] {
+        let asm = host_assembly(&[&k], isa).unwrap();
+        let n = |op: &str| asm.lines().filter(|l| l.trim_start().starts_with(op)).count();
+        for op in has {
+            assert!(n(op) > 0, "no {op} on {}", isa.name());
+        }
+        for op in not {
+            assert_eq!(n(op), 0, "{op} on {}", isa.name());
+        }
+    }
 }

@@ -208,8 +208,10 @@ impl MatrixLayout {
 
 /// Eight nibbles in ascending order, in the order the kernels unpack them.
 fn interleave(w: u32) -> u32 {
-    (0..4).fold(0, |acc, b| {
-        let (lo, hi) = ((w >> (4 * b)) & 15, (w >> (16 + 4 * b)) & 15);
-        acc | (lo | hi << 4) << (8 * b)
-    })
+    // Each nibble of a half to a byte of its own.
+    let spread = |h: u32| {
+        let pairs = (h | h << 8) & 0x00ff_00ff;
+        (pairs | pairs << 4) & 0x0f0f_0f0f
+    };
+    spread(w & 0xffff) | spread(w >> 16) << 4
 }

@@ -70,8 +70,8 @@ pub struct Buffer {
     pub name: String,
     /// What it holds.
     pub kind: BufferKind,
-    /// Offset in the arena in bytes per row (values only; set by the pass `memory-plan`). A value whose rows are tokens lies
-    /// at `offset * max_rows`.
+    /// Offset in bytes per row in the arena of its kind of rows (values only; set by the pass `memory-plan`): a value lies
+    /// at `offset * rows` of an arena for that many rows.
     pub offset: Option<u64>,
 }
 
@@ -140,11 +140,18 @@ pub struct Plan {
     pub weights: Vec<PackedWeight>,
     /// In order of execution.
     pub launches: Vec<Launch>,
-    /// Bytes of arena per row (set by `memory-plan`).
+    /// Bytes of the arena of values per token, for each of them (set by `memory-plan`).
     pub arena_bytes: u64,
+    /// Bytes of the arena of values per token whose logits are asked for, for each of them.
+    pub output_bytes: u64,
 }
 
 impl Plan {
+    /// Bytes of the arena of values with these rows, for each row.
+    pub fn arena(&self, rows: Rows) -> u64 {
+        if rows == Rows::Outputs { self.output_bytes } else { self.arena_bytes }
+    }
+
     /// Index of the buffer of this name.
     pub fn buffer(&self, name: &str) -> Option<usize> {
         self.buffers.iter().position(|b| b.name == name)

@@ -6,8 +6,10 @@
 
 pub mod checkpoint;
 pub mod gemma4;
+pub mod hash;
 mod json;
 pub mod quantize;
+pub mod random;
 pub mod text;
 
 pub use checkpoint::{Checkpoint, Module, Tensor};

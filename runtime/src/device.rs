@@ -4,6 +4,7 @@
 //! On the host a module is an ELF object and a buffer is heap memory; on CUDA a module is PTX or a cubin, a buffer
 //! is a device pointer, and a launch has `32 * warps` threads a block.
 
+use crate::memory::Available;
 use ir::diag::{Diagnostic, Result};
 
 /// A buffer of one device; never reused for another buffer.
@@ -73,6 +74,23 @@ pub trait Device: Send {
 
     /// Copies to a buffer, after all earlier runs.
     fn write(&mut self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Lets `fill` write `len` bytes of a buffer, which are zero before, after all earlier runs: in place where the buffer is
+    /// ordinary memory, else in a staging buffer of that size, so that callers with much to write come often.
+    fn write_with(&mut self, buffer: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let mut staging = Vec::new();
+        staging
+            .try_reserve_exact(len)
+            .map_err(|_| Diagnostic::new("E0420", format!("not enough memory for a staging buffer of {len} bytes")))?;
+        staging.resize(len, 0);
+        fill(&mut staging);
+        self.write(buffer, offset, &staging)
+    }
+
+    /// Memory that buffers can still have, if the device knows.
+    fn available(&self) -> Option<Available> {
+        None
+    }
 
     /// Copies from a buffer, after all earlier runs.
     fn read(&mut self, buffer: BufferId, offset: u64, out: &mut [u8]) -> Result<()>;

@@ -1,7 +1,9 @@
 //! [`InterpDevice`]: the reference interpreter of kernels as a device. Code is the text of kernels; it is slow, checks
 //! everything, and is what every other device is compared with.
 
+use crate::cpu::available::available;
 use crate::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list, check_grid_y};
+use crate::memory::Available;
 use ir::diag::{Diagnostic, Result};
 use ir::kernel::interp::{Arg, Machine, RunOptions};
 use std::collections::BTreeMap;
@@ -105,6 +107,17 @@ impl Device for InterpDevice {
     fn write(&mut self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()> {
         self.range(buffer, offset, data.len())?.copy_from_slice(data);
         Ok(())
+    }
+
+    fn write_with(&mut self, buffer: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let bytes = self.range(buffer, offset, len)?;
+        bytes.fill(0);
+        fill(bytes);
+        Ok(())
+    }
+
+    fn available(&self) -> Option<Available> {
+        available()
     }
 
     fn read(&mut self, buffer: BufferId, offset: u64, out: &mut [u8]) -> Result<()> {

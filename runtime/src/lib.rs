@@ -18,6 +18,14 @@
 //! | E0422 | access outside a buffer |
 //! | E0423 | buffer still used by a prepared list |
 //! | E0424 | launch that no device can run (grid, warps, arguments) |
+//! | E0430 | a tensor that the program reads is missing |
+//! | E0431 | a tensor is not the one that the program was compiled for |
+//! | E0432 | no session has such limits |
+//! | E0433 | the program has no such value |
+//! | E0434 | no token to run |
+//! | E0435 | the context is full |
+//! | E0436 | a value is not finite |
+//! | E0437 | the session does not fit into memory |
 //! | E0440 | no CUDA driver |
 //! | E0441 | the CUDA driver does not start, or has no such GPU |
 //! | E0442 | the CUDA driver could not fill, copy or free |
@@ -30,5 +38,6 @@ pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub mod interp;
+pub mod memory;
 pub mod session;
 pub mod weights;

@@ -2,8 +2,10 @@
 //! earlier turns left. Logits are a function of the tokens up to a position, however they came here.
 
 use crate::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
+use crate::memory::{self, Needs, Sizes};
 use crate::weights;
 use ir::diag::{Diagnostic, Result};
+use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::order::KV_BLOCK;
 use ir::plan::phases::Phases;
@@ -23,11 +25,13 @@ pub struct Limits {
     pub chunk: usize,
     /// Positions beyond the window that sliding layers keep, so that a later turn can go back.
     pub slack: usize,
+    /// Most tokens of one step whose logits are made, at least 1: a step that is asked for more is cut.
+    pub outputs: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { context: 4096, chunk: 128, slack: 512 }
+        Limits { context: 4096, chunk: 128, slack: 512, outputs: 128 }
     }
 }
 
@@ -48,9 +52,7 @@ pub struct Session {
     plans: Vec<Bound>,
     /// Number of the plan that ran last: where values lie is its choice.
     last: usize,
-    ring_blocks: usize,
-    full_blocks: usize,
-    window: usize,
+    sizes: Sizes,
     tokens: Vec<u32>,
     /// One past the last position ever written to the caches.
     written: usize,
@@ -59,7 +61,7 @@ pub struct Session {
 
 impl Session {
     /// Loads the code of all kernels of the plans, packs the weights, allocates everything. Plans share weights, caches,
-    /// tokens, state and the arena.
+    /// tokens, state and arenas. Nothing is loaded if it does not fit.
     pub fn new(
         mut device: Box<dyn Device>,
         plans: impl Into<Phases>,
@@ -76,57 +78,42 @@ impl Session {
         }
         let phases: Phases = plans.into();
         phases.check()?;
+        let common = phases.common();
+        let sizes = Sizes::of(&common, &limits);
+        if let Some(available) = device.available() {
+            let needs = Needs::of(&common, &limits, source, code.len() as u64)?;
+            memory::check(&needs, &available, &common, &limits)?;
+        }
         let kernels = phases.kernels();
         let sigs: Vec<KernelSig> = kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
         let loaded = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
         let handles: BTreeMap<String, _> = kernels.iter().map(|k| k.name.clone()).zip(loaded).collect();
-        let all = || phases.plans().map(|(_, p)| p);
-        let block = KV_BLOCK as usize;
-        // Layers may differ: every ring has room for the longest window.
-        let windows = all().flat_map(|p| &p.buffers).filter_map(|b| match b.kind {
-            BufferKind::Keys { window, .. } if window > 0 => Some(window as usize),
-            _ => None,
-        });
-        let window = windows.max();
-        let full_blocks = limits.context.div_ceil(block);
-        let ring_blocks = window.map_or(1, |w| (w + limits.chunk + limits.slack).div_ceil(block) + 1).min(full_blocks + 1);
-        let rows = limits.chunk as u64;
-        let arena = device.alloc((all().map(|p| p.arena_bytes).max().unwrap_or(0) * rows).max(64))?;
-        let mut packed = vec![];
-        for w in all().flat_map(|p| &p.weights) {
-            if !packed.contains(w) {
-                packed.push(w.clone());
-            }
-        }
-        let weights = weights::upload(&mut *device, &packed, source, progress)?;
-        let mut common: BTreeMap<String, (BufferId, u64)> = BTreeMap::new();
+        let arena = device.alloc((common.arena_bytes * sizes.tokens).max(64))?;
+        let of_outputs = device.alloc((common.output_bytes * sizes.outputs).max(64))?;
+        let weights = weights::upload(&mut *device, &common.weights, source, progress)?;
+        let mut shared: BTreeMap<String, (BufferId, u64)> = BTreeMap::new();
         let mut plans = vec![];
         let Phases { decode, prefill } = phases;
         for plan in [decode].into_iter().chain(prefill) {
             let mut places = vec![];
             for b in &plan.buffers {
-                let place = match b.kind {
-                    BufferKind::Value { bytes, .. } => match b.offset {
-                        Some(o) => (arena, o * rows),
-                        None => (device.alloc(u64::from(bytes) * rows)?, 0),
+                let place = match (&b.kind, b.offset) {
+                    (BufferKind::Value { rows: Rows::Outputs, .. }, Some(o)) => (of_outputs, o * sizes.outputs),
+                    (BufferKind::Value { .. }, Some(o)) => (arena, o * sizes.tokens),
+                    (kind, offset) => match shared.get(&b.name) {
+                        Some(place) if offset.is_none() && !matches!(kind, BufferKind::Value { .. }) => *place,
+                        _ => (device.alloc(sizes.bytes(kind, offset).unwrap_or(64))?, 0),
                     },
-                    _ if common.contains_key(&b.name) => common[&b.name],
-                    BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
-                        let blocks = if window == 0 { full_blocks } else { ring_blocks };
-                        (device.alloc(u64::from(heads) * u64::from(dim) * 4 * (blocks * block) as u64)?, 0)
-                    }
-                    BufferKind::Tokens => (device.alloc(4 * rows.next_multiple_of(16))?, 0),
-                    BufferKind::State => (device.alloc(64)?, 0),
                 };
                 if !matches!(b.kind, BufferKind::Value { .. }) {
-                    common.insert(b.name.clone(), place);
+                    shared.insert(b.name.clone(), place);
                 }
                 places.push(place);
             }
             let weight: Vec<BufferId> = plan
                 .weights
                 .iter()
-                .filter_map(|w| packed.iter().position(|p| p == w).map(|i| weights[i]))
+                .filter_map(|w| common.weights.iter().position(|c| c == w).map(|i| weights[i]))
                 .collect();
             let launch = |l: &ir::plan::Launch| {
                 let k = &plan.kernels[l.kernel as usize];
@@ -157,9 +144,7 @@ impl Session {
             limits,
             plans,
             last: 0,
-            ring_blocks,
-            full_blocks,
-            window: window.unwrap_or(0),
+            sizes,
             tokens: vec![],
             written: 0,
             vocab,
@@ -198,13 +183,13 @@ impl Session {
 
     /// Do the rings hold all keys that position `at` sees?
     fn holds(&self, at: usize) -> bool {
-        if self.window == 0 || at == 0 || self.written == 0 {
+        if self.sizes.window == 0 || at == 0 || self.written == 0 {
             return true;
         }
         let block = KV_BLOCK as usize;
-        let first = (at + 1).saturating_sub(self.window) / block;
+        let first = (at + 1).saturating_sub(self.sizes.window) / block;
         let last = (self.written - 1) / block;
-        last < first + self.ring_blocks
+        last < first + self.sizes.ring_blocks
     }
 
     /// Forgets the sequence.
@@ -228,10 +213,12 @@ impl Session {
         let chunk = chunk.clamp(1, self.limits.chunk);
         let mut next = 0;
         let mut at = 0;
+        let wanted_from = tokens.len().saturating_sub(outputs);
         while at < tokens.len() {
-            let n = chunk.min(tokens.len() - at);
+            // Up to the first row that is wanted, and from there as many as there is room for.
+            let room = wanted_from.saturating_sub(at) + self.sizes.outputs as usize;
+            let n = chunk.min(tokens.len() - at).min(room);
             // The last token's logits are always made: they choose the next one.
-            let wanted_from = tokens.len().saturating_sub(outputs);
             let last = at + n == tokens.len();
             let from = wanted_from.clamp(at, at + n) - at;
             let from = if last { from.min(n - 1) } else { from };
@@ -370,8 +357,8 @@ impl Session {
             (state::POSITION, self.tokens.len()),
             (state::TOKENS, tokens.len()),
             (state::OUTPUT_FROM, from),
-            (state::RING_BLOCKS, self.ring_blocks),
-            (state::FULL_BLOCKS, self.full_blocks),
+            (state::RING_BLOCKS, self.sizes.ring_blocks),
+            (state::FULL_BLOCKS, self.sizes.full_blocks),
         ] {
             words[word as usize] = v as i32;
         }

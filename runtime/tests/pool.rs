@@ -4,7 +4,7 @@
 use runtime::cpu::pool::{Launch, Order, Pool};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(not(miri))]
 mod common;
 
 const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Shuffled(42)];
@@ -159,17 +159,26 @@ fn pools_start_and_stop_at_once() {
 /// A thread whose floating-point mode drops subnormals (as libraries built with -ffast-math leave it) gets the
 /// kernel's bits all the same, and its mode back.
 #[test]
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(not(miri))]
 fn kernels_run_in_the_default_float_mode() {
+    // Flush to zero, on x86-64 also: denormals are zero.
+    let (flush, default) = if cfg!(target_arch = "aarch64") { (1 << 24, 0) } else { (0x9fc0, 0x1f80) };
     let source = "
+        #ifdef __aarch64__
+        static void set(uint64_t mode) { __asm__ volatile(\"msr fpcr, %0\" : : \"r\"(mode)); }
+        static uint64_t get(void) { uint64_t mode; __asm__ volatile(\"mrs %0, fpcr\" : \"=r\"(mode)); return mode; }
+        #else
         #include <xmmintrin.h>
-        KERNEL(set_mode) { _mm_setcsr(*(uint32_t *)bufs[0]); }
-        KERNEL(get_mode) { *(uint32_t *)bufs[0] = _mm_getcsr() & ~0x3fu; }
+        static void set(uint32_t mode) { _mm_setcsr(mode); }
+        static uint32_t get(void) { return _mm_getcsr() & ~0x3fu; }
+        #endif
+        KERNEL(set_mode) { set(*(uint32_t *)bufs[0]); }
+        KERNEL(get_mode) { *(uint32_t *)bufs[0] = get(); }
         KERNEL(halve) { float *v = (float *)bufs[0]; v[x] = v[x] * 0.5f; }";
     let module = runtime::cpu::loader::Module::load(&common::compile(source, common::PIC), "mode.o").unwrap();
     let [set, get, halve] = ["set_mode", "get_mode", "halve"].map(|n| module.function(n).unwrap());
     for threads in [1, 2] {
-        let mut modes = [0x9fc0u32, 0]; // flush to zero, denormals are zero
+        let mut modes = [flush, 0u32];
         let mut values = [f32::MIN_POSITIVE; 8];
         let (mode, seen) = ([pointer(&mut modes[..1])], [pointer(&mut modes[1..])]);
         let bufs = [pointer(&mut values)];
@@ -180,10 +189,10 @@ fn kernels_run_in_the_default_float_mode() {
             let launch = Launch { kernel: halve, bufs: &bufs, grid: [8, 1], shared_bytes: 0 };
             let ran = pool.run_list(&[launch, launch]);
             get(seen.as_ptr(), 0, 0, std::ptr::null_mut());
-            *mode[0].cast::<u32>() = 0x1f80;
+            *mode[0].cast::<u32>() = default;
             set(mode.as_ptr(), 0, 0, std::ptr::null_mut());
             ran.unwrap();
-            assert_eq!(*seen[0].cast::<u32>(), 0x9fc0);
+            assert_eq!(*seen[0].cast::<u32>(), flush);
         }
         assert_eq!(values.map(f32::to_bits), [f32::MIN_POSITIVE.to_bits() / 4; 8], "{threads} threads");
     }

@@ -29,12 +29,29 @@ impl FileEntry {
 pub struct ModelEntry {
     /// Kind of model.
     pub family: String,
-    /// Hash over names and contents of all files of the checkpoint.
-    pub content_hash: String,
-    /// The files that were compiled.
+    /// Where its weights come from: `stored` in its files, or `random:SEED`.
+    pub weights: String,
+    /// Hash of what decides the program: config.json, and names, types and shapes of the tensors.
+    pub table_hash: String,
+    /// Hash over names and contents of all files of the checkpoint. Entries of the cache have none, since programs do not
+    /// depend on the contents of tensors.
+    pub content_hash: Option<String>,
+    /// The files that were compiled; empty in entries of the cache.
     pub files: BTreeMap<String, FileEntry>,
     /// Are the files inside the artifact?
     pub included: bool,
+}
+
+impl ModelEntry {
+    /// How [`ModelEntry::weights`] names these.
+    pub fn weights_of(seed: Option<u64>) -> String {
+        seed.map_or("stored".into(), |seed| format!("random:{seed}"))
+    }
+
+    /// The seed of random weights.
+    pub fn seed(&self) -> Option<u64> {
+        self.weights.strip_prefix("random:")?.parse().ok()
+    }
 }
 
 /// What the compiler was asked for, and every switch's effective value.

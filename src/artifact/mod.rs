@@ -25,7 +25,7 @@ pub use read::{Artifact, is_artifact};
 pub use write::{check_place, numerics_hash, write};
 
 /// The form of artifacts; another number is another form.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 /// Folder of the checkpoint.

@@ -10,9 +10,11 @@ use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use ir::plan::phases::Phases;
 use models::Checkpoint;
+use models::hash::hash_file;
 use std::collections::BTreeSet;
+use std::env::consts::ARCH;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -88,7 +90,11 @@ impl Artifact {
                 .at(self.dir.display())
                 .hint("run the model itself"));
         }
-        Checkpoint::open(&self.dir.join(MODEL))
+        let dir = self.dir.join(MODEL);
+        match self.manifest.model.seed() {
+            Some(seed) => Checkpoint::with_random_weights(&dir, seed),
+            None => Checkpoint::open(&dir),
+        }
     }
 
     /// Targets of the programs inside, in order.
@@ -105,14 +111,12 @@ impl Artifact {
             None => self.targets().into_iter().rev().find(|t| t.runs_here()),
         };
         match (found, target) {
-            (Some(t), _) if t.class() == Class::Host && !t.runs_here() => {
-                Err(Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`", t.name())).hint(hint))
-            }
+            (Some(t), _) if t.class() == Class::Host && !t.runs_here() => Err(t.refused_here().hint(hint)),
             (Some(t), _) => self.load(t),
             (None, Some(t)) => Err(Diagnostic::new("E0754", format!("there is no program for `{}` in this artifact", t.name()))
                 .at(self.dir.display())
                 .hint(hint)),
-            (None, None) => Err(Diagnostic::new("E0754", "no program in this artifact runs on this machine")
+            (None, None) => Err(Diagnostic::new("E0754", format!("no program in this artifact runs on this machine ({ARCH})"))
                 .at(self.dir.display())
                 .hint(hint)),
         }
@@ -141,7 +145,7 @@ impl Artifact {
     }
 
     /// The plans of a program, verified: a device runs them as they are.
-    fn plans(&self, target: Target) -> Result<Phases> {
+    pub fn plans(&self, target: Target) -> Result<Phases> {
         let entry = self.manifest.targets.iter().find(|t| t.name == target.name());
         let prefill = entry.is_some_and(|t| t.prefill.is_some()).then(|| self.plan(target, "prefill")).transpose()?;
         let plans = Phases { decode: self.plan(target, "decode")?, prefill };
@@ -245,7 +249,7 @@ fn regular(path: &Path) -> Result<()> {
 
 fn check(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
     regular(full)?;
-    let mut file = fs::File::open(full).map_err(|e| match e.kind() {
+    let file = fs::File::open(full).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Diagnostic::new("E0765", format!("the artifact lacks its file {path}"))
             .at(full.display())
             .hint("compile the model again"),
@@ -256,15 +260,8 @@ fn check(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
     if bytes != entry.bytes {
         return Err(changed(full, &format!("it has {bytes} bytes, expected {}", entry.bytes)));
     }
-    let mut hash = blake3::Hasher::new();
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        match file.read(&mut buffer).map_err(unreadable)? {
-            0 => break,
-            n => hash.update(&buffer[..n]),
-        };
-    }
-    if hash.finalize().to_hex().as_str() != entry.blake3 {
+    let (_, hash) = hash_file(&file).map_err(unreadable)?;
+    if hash != entry.blake3 {
         return Err(changed(full, "its hash is another"));
     }
     Ok(())

@@ -45,20 +45,30 @@ pub fn write(
         entries.insert(path, FileEntry::of(&bytes));
     }
     let mut inputs = BTreeMap::new();
-    let count = ck.files().count();
-    for (i, (name, bytes)) in ck.files().enumerate() {
-        progress("checkpoint", i, count);
-        inputs.insert(name.to_string(), FileEntry::of(bytes));
-        if with_model {
+    if with_model {
+        let count = ck.files().count();
+        for (i, (name, bytes, blake3)) in ck.file_hashes().enumerate() {
+            progress("checkpoint", i, count);
             let to = folder.path().join(MODEL).join(name);
             if i == 0 {
                 files::write(&to, &[])?; // makes the folder
                 std::fs::remove_file(&to).map_err(|e| files::failed("cannot be removed", &to, &e))?;
             }
-            files::link_or_write(model.map(|m| m.join(name)).as_deref(), bytes, &to)?;
-            entries.insert(format!("{MODEL}/{name}"), inputs[name].clone());
+            files::link_or_write(model.map(|m| m.join(name)).as_deref(), ck.file(name).unwrap_or_default(), &to)?;
+            let entry = FileEntry { bytes, blake3 };
+            entries.insert(format!("{MODEL}/{name}"), entry.clone());
+            inputs.insert(name.to_string(), entry);
         }
     }
+    let hashes = || inputs.iter().map(|(name, f)| (name, f.bytes, &f.blake3));
+    let model = ModelEntry {
+        family: "gemma4".into(),
+        weights: ModelEntry::weights_of(ck.random()),
+        table_hash: ck.table_hash(),
+        content_hash: with_model.then(|| models::checkpoint::content_hash(hashes())),
+        files: inputs.clone(),
+        included: with_model,
+    };
     let stats = |p: &Program| {
         let entry = |plan: &Plan, prefill| PlanEntry {
             schedule: p.target.class().schedule(prefill).to_string(),
@@ -74,7 +84,7 @@ pub fn write(
     let manifest = Manifest {
         format: FORMAT,
         isobit: VERSION.into(),
-        model: ModelEntry { family: "gemma4".into(), content_hash: ck.content_hash(), files: inputs, included: with_model },
+        model,
         options: OptionsEntry::of(&compiled.options),
         pipeline: Pipeline::full().to_string(),
         numerics: NumericsEntry::of(&compiled.options, numerics_hash(&compiled.planned.graph)),

@@ -1,6 +1,6 @@
 //! `isobit compile`: a checkpoint becomes an artifact; or, without `-o`, something to look at.
 
-use super::{Stop, options};
+use super::{Stop, resolve};
 use crate::args::CompileArgs;
 use crate::artifact;
 use crate::files::{self, Kind, Pending};
@@ -15,8 +15,14 @@ use std::time::Instant;
 
 /// Runs it.
 pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
-    let o = options(&args.build, Target::parse_list(&args.target)?)?;
+    let o = resolve(&args.build, Target::parse_list(&args.target)?)?;
+    if args.print_options {
+        p.data(&super::options::text(&args.build, &o))?;
+    }
     let looks = args.stats || args.time_passes || args.dump_dir.is_some() || args.print_ir_after.is_some();
+    if args.print_options && args.output.is_none() && !looks {
+        return Ok(());
+    }
     if args.output.is_none() && !looks {
         return Err(Diagnostic::new("E0750", "there is nothing to do: no output is named")
             .hint("name an artifact to write, `-o NAME.isobit`, or ask for `--stats`")
@@ -34,13 +40,13 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
     let reproducer_file = args.reproducer.as_deref().map(Pending::file).transpose()?;
     let source = Source::of(&args.model);
     let start = Instant::now();
-    let ck = source.checkpoint()?;
+    let ck = super::checkpoint(&source, args.build.weights, p)?;
     let classes: Vec<Class> = Class::ALL.into_iter().filter(|c| o.targets.iter().any(|t| t.class() == *c)).collect();
 
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     let mut watch = Watch {
         dump: args.dump_dir.is_some(),
-        print_after: args.print_ir_after.clone(),
+        print_after: args.print_ir_after.iter().cloned().collect(),
         progress: Some(&mut progress),
         ..Watch::default()
     };
@@ -52,7 +58,13 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
             programs: vec![],
         }),
     };
+    let last_decision = watch.last_decision();
     let Watch { dumps, printed, times, reproducer, .. } = watch;
+    if let Some(dir) = &args.dump_dir {
+        // Also of passes that failed, to see what they made.
+        write_dumps(dir, &dumps)?;
+        p.message(&format!("wrote {} dumps to {}", dumps.len(), dir.display()));
+    }
     let compiled = match result {
         Ok(c) => c,
         Err(d) => {
@@ -64,18 +76,20 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
             return Err(d.into());
         }
     };
-    if let Some(dir) = &args.dump_dir {
-        write_dumps(dir, &dumps)?;
-        p.message(&format!("wrote {} dumps to {}", dumps.len(), dir.display()));
-    }
-    for text in &printed {
+    for (_, text) in &printed {
         p.data(text)?;
     }
     if args.stats {
         let table = stats::table(&ck, &o, &classes)?;
         p.data(&table)?;
+        if o.passes.pass_limit.is_some() {
+            p.line(&format!("\n{last_decision}"))?;
+        }
     }
     if args.time_passes {
+        if o.passes.pass_limit.is_some() && !args.stats {
+            p.message(&last_decision);
+        }
         let total: u64 = times.iter().map(|(_, t)| t).sum();
         for (what, t) in times.iter().chain(&[("total".to_string(), total)]) {
             p.message(&format!("{:>10.3} ms {:>5.1} % {what}", *t as f64 / 1e6, 100.0 * *t as f64 / total.max(1) as f64));

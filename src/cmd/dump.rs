@@ -1,6 +1,6 @@
 //! `isobit dump`: the model as the compiler sees it, as text.
 
-use super::{Stop, options};
+use super::{Stop, resolve};
 use crate::args::{DumpArgs, Phase, What};
 use crate::emit::{self, Listing};
 use crate::pipeline::{self, Watch};
@@ -12,14 +12,14 @@ use ir::diag::Diagnostic;
 /// Runs it.
 pub fn run(args: &DumpArgs, p: &mut Printer) -> Result<(), Stop> {
     let target = Target::parse(&args.target)?;
-    let mut o = options(&args.build, vec![target])?;
+    let mut o = resolve(&args.build, vec![target])?;
     if args.phase == Phase::Decode {
         o.prefill = false; // nobody asks for it
     }
     if let Some(pass) = &args.after {
         passes::Manager::default().find(pass).map_err(|d| d.at("--after"))?;
     }
-    let ck = Source::of(&args.model).checkpoint()?;
+    let ck = super::checkpoint(&Source::of(&args.model), args.build.weights, p)?;
     if let Some(pass) = &args.after {
         let text = pipeline::after(&ck, pass, target.class(), &o)?;
         return p.data(&text);

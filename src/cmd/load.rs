@@ -1,6 +1,6 @@
 //! From what `isobit run` is given to a program that can run: an artifact, an entry of the cache, or a compilation.
 
-use super::{Stop, options};
+use super::{Stop, options, resolve};
 use crate::args::{BuildArgs, RunArgs};
 use crate::artifact::{Artifact, Manifest};
 use crate::cache::{Cache, Lookup};
@@ -21,8 +21,8 @@ const NO_CACHE: &str = "`--cache-dir` names another folder, `--no-cache` none";
 pub struct Loaded {
     /// The model.
     pub checkpoint: Checkpoint,
-    /// Its tokenizer.
-    pub text: Text,
+    /// Its tokenizer; a model with random weights need not have one.
+    pub text: Option<Text>,
     /// What runs.
     pub program: Program,
     /// Where the program came from, for the report.
@@ -49,11 +49,11 @@ pub fn check(args: &RunArgs) -> Result<CompileOptions> {
                 .hint("compile for it with `isobit compile`, and run on the host"));
         }
         Runner::Named(t) if !t.runs_here() => {
-            return Err(Diagnostic::new("E0754", format!("this machine's processor cannot run `{}`", t.name())).at("--target"));
+            return Err(t.refused_here().at("--target"));
         }
         Runner::Named(t) => vec![t],
     };
-    options(&args.build, targets)
+    resolve(&args.build, targets)
 }
 
 fn runner(args: &RunArgs) -> Result<Runner> {
@@ -65,7 +65,7 @@ fn runner(args: &RunArgs) -> Result<Runner> {
 }
 
 /// Looks at a model before the work.
-pub type Look<'a> = &'a dyn Fn(&Checkpoint, &Text) -> Result<()>;
+pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 
 /// Gets the program, unless `look` finds that it could not be used.
 pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, p: &mut Printer) -> Result<Loaded, Stop> {
@@ -75,19 +75,25 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     if let Source::Artifact(dir) = source {
         let artifact = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
         agree(&args.build, artifact.manifest()).map_err(|d| d.at(dir.display()))?;
+        if args.print_options {
+            p.message(options::of_artifact(artifact.manifest()).trim_end());
+        }
         let program = match runner {
             Runner::Best => artifact.program(None)?,
             Runner::Named(t) => artifact.program(Some(t))?,
             Runner::Interpreter => artifact.interpreted()?,
         };
         let ck = artifact.checkpoint()?;
-        let text = Text::load(&ck)?;
-        look(&ck, &text)?;
+        let text = tokenizer(&ck)?;
+        look(&ck, text.as_ref())?;
         return done(ck, text, program, "artifact");
     }
-    let ck = source.checkpoint()?;
-    let text = Text::load(&ck)?; // its faults are told before the work
-    look(&ck, &text)?;
+    if args.print_options {
+        p.message(options::text(&args.build, &o).trim_end());
+    }
+    let ck = super::checkpoint(source, args.build.weights, p)?;
+    let text = tokenizer(&ck)?; // its faults are told before the work
+    look(&ck, text.as_ref())?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     if runner == Runner::Interpreter {
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
@@ -98,7 +104,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     let target = if let Runner::Named(t) = runner { t } else { Target::host()? };
     o.targets = vec![target];
     let cache = if args.no_cache { None } else { Cache::locate(args.cache_dir.as_deref()) };
-    let key = cache.as_ref().map(|_| Cache::key(&ck.content_hash(), &o, target));
+    let key = cache.as_ref().map(|_| Cache::key(&ck.table_hash(), &o, target));
     let mut damaged = None;
     if let (Some(cache), Some(key)) = (&cache, &key) {
         let found = match cache.get(key, &mut progress) {
@@ -107,7 +113,10 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
             Lookup::Damaged(d) => Err(d),
         };
         match found {
-            Ok(Some(program)) => return done(ck, text, program, "cached"),
+            Ok(Some(program)) => {
+                ck.fits()?; // what compiling would have looked at
+                return done(ck, text, program, "cached");
+            }
             Ok(None) => {}
             Err(d) => damaged = Some(d),
         }
@@ -132,6 +141,14 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     done(ck, text, compiled.programs.remove(0), "compiled")
 }
 
+/// The tokenizer of a model.
+fn tokenizer(ck: &Checkpoint) -> Result<Option<Text>> {
+    if ck.random().is_some() && ck.file("tokenizer.json").is_none() {
+        return Ok(None);
+    }
+    Text::load(ck).map(Some)
+}
+
 /// An artifact was compiled with options of its own; those on the command line may only say the same.
 fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
     let differs = |what: String, is: &str| {
@@ -139,15 +156,18 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
             .hint("leave the option out, or compile the model anew with it"))
     };
     let on = |b: bool| if b { "on" } else { "off" };
+    if args.weights.is_some() && args.weights != m.model.seed() {
+        return differs("--weights".into(), &m.model.weights);
+    }
     let list = |names: &[String]| if names.is_empty() { "nothing".into() } else { names.join(", ") };
     if args.embed.as_ref().is_some_and(|e| *e != m.numerics.embed) {
         return differs("--embed".into(), &m.numerics.embed);
     }
-    if args.determinism.as_ref().is_some_and(|l| *l != m.options.determinism) {
+    if args.passes.determinism.as_ref().is_some_and(|l| *l != m.options.determinism) {
         return differs("--determinism".into(), &m.options.determinism);
     }
-    let fusing = args.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
-    let asked = fusing.chain(args.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
+    let fusing = args.passes.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
+    let asked = fusing.chain(args.passes.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
     for (pass, want) in asked {
         let is = m.options.switches.get(&pass).copied().unwrap_or(true);
         if is != want {
@@ -157,13 +177,13 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
     if args.prefill_plan.is_some_and(|p| p != m.options.prefill_plan) {
         return differs("--prefill-plan".into(), on(m.options.prefill_plan));
     }
-    if args.pass_limit.is_some() && args.pass_limit != m.options.pass_limit {
+    if args.passes.pass_limit.is_some() && args.passes.pass_limit != m.options.pass_limit {
         return differs("another --pass-limit".into(), &m.options.pass_limit.map_or("(none)".into(), |n| format!("({n})")));
     }
-    if args.disable_rule.iter().any(|r| !m.options.rules_off.contains(r)) {
+    if args.passes.disable_rule.iter().any(|r| !m.options.rules_off.contains(r)) {
         return differs("other rules: --disable-rule".into(), &list(&m.options.rules_off));
     }
-    if args.keep.iter().any(|k| !m.options.keep.contains(k)) {
+    if args.passes.keep.iter().any(|k| !m.options.keep.contains(k)) {
         return differs("other values kept: --keep".into(), &list(&m.options.keep));
     }
     Ok(())

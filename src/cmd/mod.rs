@@ -1,17 +1,24 @@
 //! Subcommands, one file each, and what they share.
 
 pub mod compile;
+pub mod doctor;
 pub mod dump;
+pub mod explain;
+pub mod inspect;
 mod load;
 pub mod quantize;
+pub mod opt;
+pub mod options;
 pub mod run;
 pub mod tokenize;
 
-use crate::args::BuildArgs;
+use crate::args::{BuildArgs, PassArgs};
 use crate::options::{CompileOptions, embed_mode};
 use crate::printer::Printer;
+use crate::source::Source;
 use crate::target::Target;
 use ir::diag::{Diagnostic, Result};
+use models::Checkpoint;
 use passes::Level;
 use std::io;
 
@@ -46,17 +53,36 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Compile(a) => compile::run(a, p),
         crate::args::Command::Run(a) => run::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
+        crate::args::Command::Opt(a) => opt::run(a, p),
+        crate::args::Command::Inspect(a) => inspect::run(a, p),
+        crate::args::Command::Options(a) => options::run(a, p),
+        crate::args::Command::Explain(a) => explain::run(a, p),
+        crate::args::Command::Doctor(a) => doctor::run(a, p),
         crate::args::Command::Tokenize(a) => tokenize::run(a, p),
         crate::args::Command::Quantize(a) => quantize::run(a, p),
     }
 }
 
+/// The checkpoint that a command reads, with a seed with weights made from that; what its user should know of it is told.
+fn checkpoint(source: &Source, weights: Option<u64>, p: &mut Printer) -> Result<Checkpoint> {
+    let ck = source.with_weights(weights)?;
+    ck.warnings().iter().for_each(|d| p.warning(d));
+    Ok(ck)
+}
+
 /// The options of a compilation for these targets.
-fn options(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
+fn resolve(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     let mut o = CompileOptions { targets, ..CompileOptions::default() };
     if let Some(mode) = &args.embed {
         o.embed = embed_mode(mode).unwrap_or(o.embed);
     }
+    o.prefill = args.prefill_plan.unwrap_or(o.prefill);
+    resolve_passes(&args.passes, &mut o)?;
+    Ok(o)
+}
+
+/// What the command line asks of passes, on top of what is there. The whole is checked before any file is read.
+fn resolve_passes(args: &PassArgs, o: &mut CompileOptions) -> Result<()> {
     if let Some(level) = &args.determinism {
         o.passes.determinism = Level::parse(level).ok_or_else(|| {
             Diagnostic::new("E0750", format!("there is no determinism level `{level}`"))
@@ -67,7 +93,6 @@ fn options(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     if let Some(on) = args.fusion {
         o.set_fusion(on);
     }
-    o.prefill = args.prefill_plan.unwrap_or(o.prefill);
     // A pass's own switch is the last word.
     o.passes.switches.extend(args.switches.0.clone());
     o.passes.rules_off.extend(args.disable_rule.iter().cloned());
@@ -75,7 +100,7 @@ fn options(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     if let Some(bad) = o.passes.keep.iter().find(|k| k.is_empty() || k.contains(char::is_whitespace)) {
         return Err(Diagnostic::new("E0750", format!("no value has the name {bad:?}")).at("--keep"));
     }
-    o.passes.pass_limit = args.pass_limit;
+    o.passes.pass_limit = args.pass_limit.or(o.passes.pass_limit);
     o.check()?;
     // Unknown rules and refused switches are told before a model is read.
     let rules = passes::fuse::rules();
@@ -89,8 +114,7 @@ fn options(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
             near.join(", ")
         )));
     }
-    passes::Manager::default().check(&passes::Pipeline::full(), &o.passes)?;
-    Ok(o)
+    passes::Manager::default().check(&passes::Pipeline::full(), &o.passes)
 }
 
 /// Edits that make one word the other.

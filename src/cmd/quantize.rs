@@ -83,7 +83,7 @@ fn undivided(r: &Report) -> Option<Diagnostic> {
     let first = r.undivided.first()?;
     let what =
         format!("{} modules stay as they are: a group of {} does not divide their input features", r.undivided.len(), r.group);
-    Some(Diagnostic::new("E0769", what).at(first).hint("a smaller `--group` may divide them"))
+    Some(Diagnostic::new("E0774", what).at(first).hint("a smaller `--group` may divide them"))
 }
 
 fn json(r: &Report, output: &Path, copied: &[&str]) -> String {

@@ -35,13 +35,14 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let options = load::check(args)?;
     // What is wrong with the place is told now rather than after the work.
     let logits = args.logits.as_deref().map(Pending::file).transpose()?;
-    let look = |ck: &Checkpoint, text: &Text| {
+    let look = |ck: &Checkpoint, text: Option<&Text>| {
         let room = Room::new(ck, args.context)?;
-        match &input {
-            Input::Prompt(prompt) => room.check(&Form::of(args).first_turn(text, prompt)?),
-            Input::Ids(ids) => room.check(ids).map_err(|d| d.at("--ids")),
+        match (&input, text) {
+            (Input::Ids(ids), _) => room.check(ids).map_err(|d| d.at("--ids")),
+            (_, None) => Err(no_tokenizer().at(ck.place())),
+            (Input::Prompt(prompt), Some(text)) => room.check(&Form::of(args).first_turn(text, prompt)?),
             // A template that can't do what is asked is told before the work.
-            Input::Lines => Form::of(args).first_turn(text, "Hello").map(|_| ()),
+            (Input::Lines, Some(text)) => Form::of(args).first_turn(text, "Hello").map(|_| ()),
         }
     };
     let Loaded { checkpoint, text, program, origin, time: compile } = load::load(&source, args, options, &look, p)?;
@@ -50,6 +51,7 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         context: args.context,
         chunk: args.prefill_chunk.map(|n| n as usize),
         threads: args.threads.map(|n| n as usize),
+        logits: logits.is_some(),
     };
     let engine = Engine::open(&checkpoint, &program, &engine_options, &mut |what, done, of| p.progress(what, done, of))?;
     let load = start.elapsed();
@@ -58,12 +60,26 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         let (device, compile, load) = (engine.device_name(), compile.as_secs_f64(), load.as_secs_f64());
         p.note(&format!("{what} on {device}; {origin} in {compile:.2} s, loaded in {load:.2} s"));
     }
-    let mut session = Turns { args, text: &text, engine, logits, history: Form::of(args).beginning(), origin, compile, load };
+    let (text, stop) = (text.as_ref(), stop_ids(args, &checkpoint, text.as_ref()));
+    let mut session = Turns { args, text, stop, engine, logits, history: Form::of(args).beginning(), origin, compile, load };
     match input {
         Input::Prompt(prompt) => session.turn(&prompt, p),
         Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
         Input::Lines => session.lines(p),
     }
+}
+
+/// The ids that end a generation.
+fn stop_ids(args: &RunArgs, ck: &Checkpoint, text: Option<&Text>) -> Vec<u32> {
+    match text {
+        _ if args.ignore_eos => vec![],
+        Some(text) => text.stop_ids().to_vec(),
+        None => ck.config().eos.clone(),
+    }
+}
+
+fn no_tokenizer() -> Diagnostic {
+    Diagnostic::new("E0773", "this model has no tokenizer, so it takes no text").hint("give token ids: `--ids 2,17,4`")
 }
 
 /// How a prompt becomes ids.
@@ -149,7 +165,8 @@ pub(super) fn parse_ids(list: &str) -> Result<Vec<u32>> {
 /// A conversation, or prompts one after the other.
 struct Turns<'a> {
     args: &'a RunArgs,
-    text: &'a Text,
+    text: Option<&'a Text>,
+    stop: Vec<u32>,
     engine: Engine,
     logits: Option<Pending>,
     history: Vec<Message>,
@@ -200,22 +217,22 @@ impl Turns<'_> {
 
     /// One turn: the whole history is rendered again; what it shares with what was computed is not computed again.
     fn turn(&mut self, prompt: &str, p: &mut Printer) -> Result<(), Stop> {
+        let text = self.text.ok_or_else(no_tokenizer)?;
         if self.args.raw {
-            let ids = self.text.raw_prompt(prompt, self.args.special)?;
+            let ids = text.raw_prompt(prompt, self.args.special)?;
             self.answer(&ids, Show::Raw, p)?;
             return Ok(());
         }
         self.history.push(Message::new(Role::User, prompt));
-        let ids = self.text.chat_prompt(&self.history, self.args.thinking, self.args.special)?;
+        let ids = text.chat_prompt(&self.history, self.args.thinking, self.args.special)?;
         let g = self.answer(&ids, show_of(self.args, false), p)?;
-        self.history.push(Message::new(Role::Model, self.text.reply(&g.ids)));
+        self.history.push(Message::new(Role::Model, text.reply(&g.ids)));
         Ok(())
     }
 
     /// Generates, and prints what comes.
     fn answer(&mut self, prompt: &[u32], show: Show, p: &mut Printer) -> Result<Generation, Stop> {
         let args = self.args;
-        let stop = if args.ignore_eos { &[][..] } else { self.text.stop_ids() };
         let mut file = match self.logits.take() {
             Some(pending) => Some(LogitsFile::begin(pending, self.engine.vocab())?),
             None => None,
@@ -227,10 +244,16 @@ impl Turns<'_> {
             }
         };
         let logits: Option<LogitsSink> = if asked { Some(&mut row) } else { None };
-        let mut stream = ReplyStream::new(self.text, show);
+        let mut stream = self.text.map(|text| ReplyStream::new(text, show));
+        let mut first = true;
         let mut broken = None;
         let mut on_token = |id: u32| {
-            let piece = stream.push(id);
+            let piece = match &mut stream {
+                Some(s) => s.push(id),
+                // Ids as `--ids` takes them.
+                None if std::mem::take(&mut first) => id.to_string(),
+                None => format!(",{id}"),
+            };
             match if args.json || piece.is_empty() { Ok(()) } else { p.data(&piece) } {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(e) => {
@@ -239,12 +262,12 @@ impl Turns<'_> {
                 }
             }
         };
-        let g = self.engine.generate(&Request { prompt, max: args.n, stop }, logits, &mut on_token)?;
+        let g = self.engine.generate(&Request { prompt, max: args.n, stop: &self.stop }, logits, &mut on_token)?;
         if let Some(e) = broken {
             return Err(e);
         }
         if !args.json {
-            p.line(&stream.finish())?;
+            p.line(&stream.map(ReplyStream::finish).unwrap_or_default())?;
         }
         if let Some(f) = file {
             f.finish(&[prompt, &g.ids].concat())?;
@@ -261,7 +284,7 @@ impl Turns<'_> {
         json!({
             "prompt_ids": prompt,
             "generated_ids": g.ids,
-            "text": text_of(self.text, &g.ids, show),
+            "text": self.text.map(|text| text_of(text, &g.ids, show)),
             "stop": g.stop.name(),
             "kept": g.kept,
             "program": self.origin,

@@ -92,7 +92,7 @@ impl Fixture {
         }
         for (name, value) in PER_LAYER_VALUES.iter().filter(|(n, _)| self.expected.contains_key(*n)) {
             let layers = self.ck.config().layers.len();
-            assert!(self.want(name).len() % layers == 0);
+            assert!(self.want(name).len().is_multiple_of(layers));
             out.extend((0..layers).map(|i| format!("layers.{i}.{value}")));
         }
         out

@@ -7,7 +7,9 @@ pub mod fixture;
 pub mod formats;
 pub mod golden;
 pub mod pairwise;
+pub mod random;
 pub mod run;
+pub mod sizes;
 #[path = "../../models/tests/common/tiny.rs"]
 pub mod tiny;
 pub mod weights;

@@ -67,7 +67,8 @@ pub fn step(
 ) -> Vec<Vec<f32>> {
     let (mut d, handles) = device(place, &plan.kernels);
     let (rows, block) = (tokens.len(), KV_BLOCK as usize);
-    let arena = d.alloc((plan.arena_bytes * rows as u64).max(64)).unwrap();
+    let (arena, of_outputs) = (plan.arena_bytes * rows as u64, plan.output_bytes * (rows - from) as u64);
+    let (arena, of_outputs) = (d.alloc(arena.max(64)).unwrap(), d.alloc(of_outputs.max(64)).unwrap());
     let mut words = [0i32; state::WORDS as usize];
     for (word, v) in [
         (state::TOKENS, rows),
@@ -81,6 +82,7 @@ pub fn step(
     let mut places: Vec<(BufferId, u64)> = vec![];
     for b in &plan.buffers {
         places.push(match b.kind {
+            BufferKind::Value { rows: Rows::Outputs, .. } => (of_outputs, b.offset.expect("placed") * (rows - from) as u64),
             BufferKind::Value { .. } => (arena, b.offset.expect("placed") * rows as u64),
             BufferKind::Keys { heads, dim, .. } | BufferKind::Values { heads, dim, .. } => {
                 (d.alloc(u64::from(heads * dim) * 4 * (CACHE_BLOCKS * block) as u64).unwrap(), 0)

@@ -1,8 +1,9 @@
-//! Runs kernels as host code and in a plain emulation, and compares all memory.
+//! Runs kernels as host code, on this machine or under an emulator of another one, and in a plain emulation, and compares all memory.
 #![allow(dead_code)]
 
 pub mod emulate;
 pub mod gemv;
+mod qemu;
 pub mod random;
 mod random_memory;
 
@@ -10,12 +11,10 @@ use codegen::{HostIsa, host_object};
 use ir::kernel::*;
 use runtime::cpu::loader::Module;
 
-/// All instruction sets that this machine runs.
+/// All instruction sets that this machine runs, itself or under the emulator.
 pub fn isas() -> Vec<HostIsa> {
-    let all = [HostIsa::X86_64V3, HostIsa::X86_64V4, HostIsa::X86_64V4Vnni];
-    let here: Vec<_> = all.into_iter().filter(|i| i.runs_here()).collect();
-    assert!(!here.is_empty(), "this machine runs no supported instruction set");
-    here
+    assert!(HostIsa::Native.runs_here(), "this machine runs no supported instruction set");
+    HostIsa::ALL.into_iter().filter(|i| i.runs_here() || qemu::runs(*i)).collect()
 }
 
 /// A buffer on a 64-byte boundary.
@@ -41,8 +40,16 @@ impl Mem64 {
 /// Runs a kernel on a grid as compiled code.
 pub fn run(k: &Kernel, isa: HostIsa, grid: [u32; 2], bufs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let object = host_object(&[k], isa).unwrap_or_else(|e| panic!("{e}"));
-    let module = Module::load(&object, &k.name).unwrap_or_else(|e| panic!("{e}"));
-    let f = module.function(&k.name).unwrap_or_else(|e| panic!("{e}"));
+    run_object(&object, k, isa, grid, bufs).unwrap_or_else(|e| panic!("{} on {}: {e}", k.name, isa.name()))
+}
+
+/// Runs a kernel of an object.
+pub fn run_object(object: &[u8], k: &Kernel, isa: HostIsa, grid: [u32; 2], bufs: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> {
+    if !isa.runs_here() {
+        return qemu::run(object, k, grid, bufs);
+    }
+    let module = Module::load(object, &k.name).map_err(|e| e.to_string())?;
+    let f = module.function(&k.name).map_err(|e| e.to_string())?;
     let mut mem: Vec<Mem64> = bufs.iter().map(|b| Mem64::new(b)).collect();
     let ptrs: Vec<*mut u8> = mem.iter_mut().map(Mem64::ptr).collect();
     for y in 0..grid[1] {
@@ -52,7 +59,7 @@ pub fn run(k: &Kernel, isa: HostIsa, grid: [u32; 2], bufs: &[Vec<u8>]) -> Vec<Ve
             unsafe { f(ptrs.as_ptr(), x, y, shared.ptr()) };
         }
     }
-    mem.iter().map(Mem64::bytes).collect()
+    Ok(mem.iter().map(Mem64::bytes).collect())
 }
 
 /// Compiled code on every instruction set = the emulation. Returns the buffers afterwards.

@@ -56,6 +56,28 @@ impl Phases {
         out
     }
 
+    /// What the plans share, as a plan without launches: weights, caches, tokens and state, arenas that are large enough for
+    /// either.
+    pub fn common(&self) -> Plan {
+        let Plan { buffers, weights, arena_bytes, output_bytes, .. } = self.decode.clone();
+        let mut out = Plan { buffers, weights, arena_bytes, output_bytes, ..Plan::default() };
+        for p in &self.prefill {
+            out.arena_bytes = out.arena_bytes.max(p.arena_bytes);
+            out.output_bytes = out.output_bytes.max(p.output_bytes);
+            for w in &p.weights {
+                if !out.weights.contains(w) {
+                    out.weights.push(w.clone());
+                }
+            }
+            for b in &p.buffers {
+                if b.offset.is_none() && out.buffer(&b.name).is_none() {
+                    out.buffers.push(b.clone());
+                }
+            }
+        }
+        out
+    }
+
     /// Can the plans share what they name alike? Each by itself is not looked at.
     pub fn check(&self) -> Result<()> {
         let Some(prefill) = &self.prefill else { return Ok(()) };

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! plan {
-//!   arena 2048
+//!   arena 2048, outputs 256
 //!   k0 = kernel embed
 //!   b0 = state "state"
 //!   b1 = tokens "tokens"
@@ -44,7 +44,7 @@ pub const CODES: &[(&str, &str)] = &[
 
 /// The text of a plan, kernels by name only.
 pub fn print(p: &Plan) -> String {
-    let mut s = format!("plan {{\n  arena {}\n", p.arena_bytes);
+    let mut s = format!("plan {{\n  arena {}, outputs {}\n", p.arena_bytes, p.output_bytes);
     for (i, k) in p.kernels.iter().enumerate() {
         _ = writeln!(s, "  k{i} = kernel {}", k.name);
     }
@@ -245,7 +245,12 @@ impl<'a> Parser<'a> {
         let t = self.c.peek();
         let what = "`arena`, `launch`, or an entry like `k0 =`, `b0 =`, `w0 =`";
         match self.c.ident(what)? {
-            "arena" => self.plan.arena_bytes = self.u64("arena bytes")?,
+            "arena" => {
+                self.plan.arena_bytes = self.u64("arena bytes")?;
+                self.c.punct(',')?;
+                self.c.word("outputs")?;
+                self.plan.output_bytes = self.u64("arena bytes of outputs")?;
+            }
             "launch" => return self.launch(),
             word => {
                 let counts = [("k", self.kernels.len()), ("b", self.plan.buffers.len()), ("w", self.plan.weights.len())];

@@ -7,12 +7,14 @@
 //! - a launch reads no value that it writes (of a key/value cache it may read other positions);
 //! - every value is written by an earlier launch than any that reads it; a value that a launch writes has the launch's
 //!   rows;
-//! - once offsets are set: every value in use has one, it lies in the arena, and no two values that are live at one launch
+//! - once offsets are set: every value in use has one, it lies in its arena (one for values per
+//!   token, one for values per output), and no two values that are live at one launch
 //!   overlap. A value is live from the first launch that writes it to the last that touches it; to the end if nobody
 //!   reads it after it was written, or if it is among the kept ones (the graph's outputs).
 
 use super::{Arg, BufferKind, Launch, Pack, Plan};
 use crate::diag::Diagnostic;
+use crate::graph::Rows::Outputs;
 use crate::graph::verify::types::MAX_HEAD;
 use crate::graph::verify::types::{BITS, GROUPS};
 use crate::kernel::{Block, Kernel, Mem, Op};
@@ -257,24 +259,26 @@ impl Check<'_> {
 
     fn arena(&mut self, spans: &BTreeMap<usize, (usize, usize)>) {
         let p = self.p;
-        if p.arena_bytes == 0 && p.buffers.iter().all(|b| b.offset.is_none()) {
+        if p.arena_bytes == 0 && p.output_bytes == 0 && p.buffers.iter().all(|b| b.offset.is_none()) {
             return;
         }
         // Buffer, first byte, end, first launch, last launch.
         let mut placed: Vec<(usize, u64, u64, usize, usize)> = vec![];
         for (&b, &(first, last)) in spans {
             let buffer = &p.buffers[b];
-            let BufferKind::Value { bytes, .. } = buffer.kind else { continue };
+            let BufferKind::Value { bytes, rows } = buffer.kind else { continue };
             let place = format!("buffer \"{}\"", buffer.name);
             let Some(from) = buffer.offset else {
                 self.error("E0359", place, "is used and has no offset".into());
                 continue;
             };
             let to = from.saturating_add(u64::from(bytes));
-            if to > p.arena_bytes {
-                self.error("E0359", place, format!("ends at {to} in an arena of {} bytes", p.arena_bytes));
+            if to > p.arena(rows) {
+                self.error("E0359", place, format!("ends at {to} in an arena of {} bytes", p.arena(rows)));
             }
-            for &(other, f, t, a, z) in &placed {
+            let same =
+                |b: usize| matches!(p.buffers[b].kind, BufferKind::Value { rows: r, .. } if (r == Outputs) == (rows == Outputs));
+            for &(other, f, t, a, z) in placed.iter().filter(|o| same(o.0)) {
                 if from < t && f < to && first <= z && a <= last {
                     let (m, n) = (first.max(a), &p.buffers[other].name);
                     let launch = p.launches.get(m).map_or("", |l| &l.name);

@@ -21,6 +21,21 @@ impl Data {
     }
 }
 
+impl Data {
+    /// Gives back the pages of these bytes, if they are of this file's mapping. They are read again when they are needed.
+    pub(super) fn forget(&self, bytes: &[u8]) {
+        let Data::Mapped(map) = self else { return };
+        let (start, end) = (map.as_ptr() as usize, map.as_ptr() as usize + map.len());
+        let at = bytes.as_ptr() as usize;
+        if bytes.is_empty() || at < start || at + bytes.len() > end {
+            return;
+        }
+        // SAFETY: the mapping is of a file, read only, and never written: its pages come back with the same contents.
+        // A refusal costs memory, nothing else.
+        let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, at - start, bytes.len()) };
+    }
+}
+
 /// Whether the results depend on a file of this name.
 pub(super) fn matters(name: &str) -> bool {
     name.ends_with(".safetensors")

@@ -14,6 +14,7 @@ mod safetensors;
 
 use crate::gemma4::Config;
 use crate::gemma4::tensors::{Expected, tensors};
+use crate::hash::hash_bytes;
 use files::Data;
 use ir::diag::{Diagnostic, Result};
 use std::borrow::Cow;
@@ -38,6 +39,8 @@ pub struct Checkpoint {
     /// Shards that the index names and that are not here.
     absent_shards: Vec<String>,
     warnings: Vec<Diagnostic>,
+    /// The seed, if weights are made and not read.
+    random: Option<u64>,
 }
 
 /// One stored tensor.
@@ -95,6 +98,26 @@ impl Checkpoint {
         Self::build(files::map_folder(dir)?, place)
     }
 
+    /// The checkpoint that a folder's configuration describes, with the weights that a seed makes ([`crate::random`]). Tensors
+    /// in the folder are not looked at; tokenizer and template may be missing.
+    pub fn with_random_weights(dir: &Path, seed: u64) -> Result<Checkpoint> {
+        let mut files = files::map_folder(dir)?;
+        files.retain(|name, _| !name.ends_with(".safetensors") && name != index::INDEX);
+        let (config, config_place, place) = read_config(&files, dir.display().to_string())?;
+        let expected = expected(&config);
+        let (entries, names) = (BTreeMap::new(), names::Names::default());
+        let (absent_shards, warnings, random) = (vec![], vec![], Some(seed));
+        Ok(Checkpoint { place, files, entries, names, config, config_place, expected, absent_shards, warnings, random })
+    }
+
+    /// The same model with the weights that a seed makes.
+    pub fn randomized(mut self, seed: u64) -> Checkpoint {
+        self.files.retain(|name, _| !name.ends_with(".safetensors") && name != index::INDEX);
+        (self.entries, self.names) = (BTreeMap::new(), names::Names::default());
+        (self.absent_shards, self.warnings, self.random) = (vec![], vec![], Some(seed));
+        self
+    }
+
     /// A checkpoint from named file contents (the demo model lies in the binary).
     pub fn from_memory(files: Vec<(String, Cow<'static, [u8]>)>) -> Result<Checkpoint> {
         let place = "built-in checkpoint";
@@ -109,16 +132,7 @@ impl Checkpoint {
 
     fn build(files: BTreeMap<String, Data>, place: String) -> Result<Checkpoint> {
         let is_shard = |n: &&String| n.ends_with(".safetensors");
-        let Some(config) = files.get("config.json") else {
-            let hint = if files.keys().any(|n| n.ends_with(".gguf")) {
-                "isobit reads Hugging Face and MLX folders, not GGUF"
-            } else {
-                "a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"
-            };
-            return Err(Diagnostic::new("E0213", "there is no config.json here").at(&place).hint(hint));
-        };
-        let config_place = format!("{place}/config.json");
-        let config = Config::from_bytes(config.bytes(), &config_place)?;
+        let (config, config_place, place) = read_config(&files, place)?;
         if files.keys().find(is_shard).is_none() {
             let d = Diagnostic::new("E0214", "there is no *.safetensors file here").at(&place);
             return Err(if files.keys().any(|n| n.ends_with(".bin")) {
@@ -162,8 +176,18 @@ impl Checkpoint {
                 format!("config.json says nothing of quantization, but {name} exists: bits and groups are taken from the shapes");
             warnings.push(Diagnostic::new("E0262", m).at(&config_place));
         }
-        let expected = tensors(&config).into_iter().map(|e| (e.name.clone(), e)).collect();
-        Ok(Checkpoint { place, files, entries, names, config, config_place, expected, absent_shards, warnings })
+        let expected = expected(&config);
+        Ok(Checkpoint { place, files, entries, names, config, config_place, expected, absent_shards, warnings, random: None })
+    }
+
+    /// The seed of the weights, if they are random.
+    pub fn random(&self) -> Option<u64> {
+        self.random
+    }
+
+    /// Gives back the pages of bytes of a mapped file; they are read again when they are needed.
+    pub fn forget(&self, bytes: &[u8]) {
+        self.files.values().for_each(|f| f.forget(bytes));
     }
 
     /// The folder, for messages.
@@ -227,17 +251,56 @@ impl Checkpoint {
         Tensor { name, dtype: e.dtype, shape: &e.shape, bytes, file: &e.file }
     }
 
-    /// blake3 over name, length and content of every file that matters, in name order, as 64 hex digits.
-    /// Reads the whole checkpoint.
+    /// Name, length and BLAKE3 (64 hex digits) of every file that the results depend on, in name order. Reads them all.
+    pub fn file_hashes(&self) -> impl Iterator<Item = (&str, u64, String)> {
+        self.files().map(|(name, bytes)| (name, bytes.len() as u64, hash_bytes(bytes, &mut |run| self.forget(run))))
+    }
+
+    /// BLAKE3 over name, length and hash of every file that the results depend on, in name order, as 64 hex digits.
     pub fn content_hash(&self) -> String {
+        content_hash(self.file_hashes())
+    }
+
+    /// BLAKE3 over all of the checkpoint that decides a program: config.json, and name, type and shape of every tensor. Reads no
+    /// tensor's contents, since no program depends on them.
+    pub fn table_hash(&self) -> String {
+        let config = self.file("config.json").unwrap_or_default();
         let mut hash = blake3::Hasher::new();
-        for (name, data) in self.files.iter().filter(|(n, _)| files::matters(n)) {
-            let bytes = data.bytes();
-            hash.update(&(name.len() as u64).to_le_bytes());
-            hash.update(name.as_bytes());
-            hash.update(&(bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
+        hash.update(&(config.len() as u64).to_le_bytes());
+        hash.update(config);
+        if self.random.is_some() {
+            hash.update(b"random");
+        }
+        for t in self.tensors() {
+            hash.update(format!("{:?} {:?} {:?}\n", t.name, t.dtype, t.shape).as_bytes());
         }
         hash.finalize().to_hex().to_string()
     }
+}
+
+/// BLAKE3 over names, lengths and hashes of files, as 64 hex digits.
+pub fn content_hash<N: AsRef<str>, H: AsRef<str>>(files: impl Iterator<Item = (N, u64, H)>) -> String {
+    let mut hash = blake3::Hasher::new();
+    for (name, bytes, content) in files {
+        hash.update(format!("{:?} {bytes} {}\n", name.as_ref(), content.as_ref()).as_bytes());
+    }
+    hash.finalize().to_hex().to_string()
+}
+
+/// The configuration among files, its place, and the place of all of them.
+fn read_config(files: &BTreeMap<String, Data>, place: String) -> Result<(Config, String, String)> {
+    let Some(config) = files.get("config.json") else {
+        let hint = if files.keys().any(|n| n.ends_with(".gguf")) {
+            "isobit reads Hugging Face and MLX folders, not GGUF"
+        } else {
+            "a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"
+        };
+        return Err(Diagnostic::new("E0213", "there is no config.json here").at(&place).hint(hint));
+    };
+    let config_place = format!("{place}/config.json");
+    Ok((Config::from_bytes(config.bytes(), &config_place)?, config_place, place))
+}
+
+fn expected(config: &Config) -> BTreeMap<String, Expected> {
+    tensors(config).into_iter().map(|e| (e.name.clone(), e)).collect()
 }

@@ -142,6 +142,7 @@ impl Config {
         };
         let f = Fields { top, text, place };
         kinds(&f)?;
+        let layers = layers(&f)?;
         activation(&f)?;
         let vocab_size = f.count("vocab_size", WIDTH)?;
 
@@ -155,7 +156,6 @@ impl Config {
             return Err(missing(place, "eos_token_id").hint("without it a generation would never stop"));
         }
 
-        let layers = layers(&f)?;
         Ok(Config {
             place: place.to_string(),
             vocab_size,

@@ -1,9 +1,8 @@
 //! Gemma 4 as a tensor graph, readable beside section 2 of the specification. Names of values are stable: every later pass,
 //! dump and trace keeps them. Shapes of weights come from [`super::tensors`], their types from the checkpoint.
 
-use super::source::float;
 use super::{Config, Layer, LayerKind, StoredFloat};
-use crate::checkpoint::{Checkpoint, Module};
+use crate::checkpoint::Checkpoint;
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{EmbedMode, Op, RopeParams};
 use ir::graph::verify::types::infer;
@@ -77,13 +76,7 @@ impl Build<'_> {
         if let Some(&id) = self.weights.get(name) {
             return Ok(id);
         }
-        let odd = |d| Diagnostic::new("E0258", format!("weights of type {d:?} are not supported")).at(name);
-        let elem = match self.ck.weight(name)? {
-            Module::Affine { bits, group, dtype, .. } => {
-                Elem::Affine { bits, group, scales: float(dtype).ok_or_else(|| odd(dtype))? }
-            }
-            Module::Plain { dtype, .. } => float(dtype).ok_or_else(|| odd(dtype))?.elem(),
-        };
+        let elem = self.ck.format(name)?;
         let shape = self.ck.expected(name).map(|e| e.shape.iter().map(|&d| d as u32).collect()).unwrap_or_default();
         let id = self.g.add(name, Op::Weight, &[], Type { elem, rows: Rows::Once, shape });
         self.weights.insert(name.into(), id);

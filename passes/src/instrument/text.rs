@@ -14,7 +14,7 @@ pub fn verify(g: &Graph) -> Result<()> {
 }
 
 fn join(all: &[Diagnostic]) -> Diagnostic {
-    let Some(first) = all.first() else { return Diagnostic::new("E0709", "the verifier failed without saying why") };
+    let Some(first) = all.first() else { return Diagnostic::new("E0714", "the verifier failed without saying why") };
     let rest: String = all[1..].iter().take(9).map(|d| format!("; {} {}: {}", d.code, d.place, d.message)).collect();
     let more = if all.len() > 10 { format!("; and {} more", all.len() - 10) } else { String::new() };
     Diagnostic { message: format!("{}{rest}{more}", first.message), ..first.clone() }

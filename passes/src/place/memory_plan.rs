@@ -1,8 +1,10 @@
-//! Memory plan: offsets of values in the arena, from the launches in which they live. Values whose lives do not meet may
-//! share a place. Lives are whole launches: the stages of one launch run at the same time.
+//! Memory plan: offsets of values in two arenas, one of values per token and one of values per token whose logits are asked
+//! for (there are fewer of those, and their rows are long), from the launches in which they live. Values whose lives do not
+//! meet may share a place. Lives are whole launches: the stages of one launch run at the same time.
 
 use crate::pass::{Effect, Module, Pass, PassCx};
 use ir::diag::{Diagnostic, Result};
+use ir::graph::Rows;
 use ir::plan::{Arg, BufferKind, Plan};
 
 /// Alignment of every value.
@@ -16,7 +18,7 @@ impl Pass for MemoryPlan {
         "memory-plan"
     }
     fn about(&self) -> &'static str {
-        "Gives every value its offset in the arena. A value lives from the launch that first writes it to the last that reads \
+        "Gives every value its offset in the arena of tokens or that of outputs. A value lives from the launch that first writes it to the last that reads \
          it; outputs and values named by keep live to the end. Values whose lives do not meet share a place (best fit, \
          largest first). Off: every value has a place of its own."
     }
@@ -47,7 +49,8 @@ fn assign(m: &mut Module, cx: &mut PassCx<'_>, reuse: bool) -> Result<bool> {
     let total: u64 = values(plan).map(|(_, b)| b).sum();
     cx.stat("values", values(plan).count() as u64);
     cx.stat("arena-bytes", plan.arena_bytes);
-    cx.stat("bytes-saved", total - plan.arena_bytes.min(total));
+    cx.stat("output-bytes", plan.output_bytes);
+    cx.stat("bytes-saved", total - (plan.arena_bytes + plan.output_bytes).min(total));
     Ok(*plan != before)
 }
 
@@ -61,6 +64,7 @@ fn values(plan: &Plan) -> impl Iterator<Item = (usize, u64)> + '_ {
 
 struct Life {
     buffer: usize,
+    output: bool,
     bytes: u64,
     first: usize,
     last: usize,
@@ -73,24 +77,25 @@ pub fn place(plan: &mut Plan, to_end: &dyn Fn(&str) -> bool, share: &mut dyn FnM
     // Largest first, then in order of life, then by index: a total order.
     lives.sort_by_key(|l| (std::cmp::Reverse(l.bytes), l.first, l.buffer));
     let mut placed: Vec<(Life, u64)> = vec![];
-    let mut arena = 0;
+    let mut arenas = [0, 0];
     for l in lives {
-        let mut taken: Vec<(u64, u64)> =
-            placed.iter().filter(|(o, _)| o.first <= l.last && l.first <= o.last).map(|(o, at)| (*at, at + o.bytes)).collect();
+        let arena = &mut arenas[usize::from(l.output)];
+        let meets = |o: &Life| o.output == l.output && o.first <= l.last && l.first <= o.last;
+        let mut taken: Vec<(u64, u64)> = placed.iter().filter(|(o, _)| meets(o)).map(|(o, at)| (*at, at + o.bytes)).collect();
         taken.sort_unstable();
-        let hole = best_hole(&taken, l.bytes, arena);
+        let hole = best_hole(&taken, l.bytes, *arena);
         // Only a place that something else uses at another time is a choice.
         let at = match hole {
             Some(at) if share(&plan.buffers[l.buffer].name) => at,
-            _ => arena,
+            _ => *arena,
         };
-        arena = arena.max(at + l.bytes);
+        *arena = (*arena).max(at + l.bytes);
         placed.push((l, at));
     }
     for (l, at) in placed {
         plan.buffers[l.buffer].offset = Some(at);
     }
-    plan.arena_bytes = arena;
+    [plan.arena_bytes, plan.output_bytes] = arenas;
     Ok(())
 }
 
@@ -133,7 +138,8 @@ fn lives(plan: &Plan, to_end: &dyn Fn(&str) -> bool) -> Result<Vec<Life>> {
         if to_end(name) {
             last = plan.launches.len();
         }
-        out.push(Life { buffer, bytes, first, last });
+        let output = matches!(plan.buffers[buffer].kind, BufferKind::Value { rows: Rows::Outputs, .. });
+        out.push(Life { buffer, output, bytes, first, last });
     }
     Ok(out)
 }
@@ -144,7 +150,6 @@ mod tests {
     use crate::options::Options;
     use crate::pass::Decisions;
     use crate::sketch::Sketch;
-    use ir::graph::Rows;
     use ir::kernel::Buf;
     use ir::plan::{Buffer, Launch};
     use std::collections::BTreeMap;
@@ -152,8 +157,9 @@ mod tests {
     /// Launches that each read some values and write others, by index.
     fn plan(bytes: &[u32], launches: &[(&[u32], &[u32])]) -> Plan {
         let mut p = Plan::default();
-        for (i, &bytes) in bytes.iter().enumerate() {
-            let kind = BufferKind::Value { rows: Rows::Tokens, bytes };
+        for (i, b) in bytes.iter().enumerate() {
+            let rows = if i % 5 == 4 && bytes.len() > 5 { Rows::Outputs } else { Rows::Tokens };
+            let kind = BufferKind::Value { rows, bytes: *b };
             p.buffers.push(Buffer { name: format!("v{i}"), kind, offset: None });
         }
         for (t, (reads, writes)) in launches.iter().enumerate() {
@@ -173,8 +179,8 @@ mod tests {
     fn no_overlap(p: &Plan, lives: &[Life]) {
         let at = |l: &Life| p.buffers[l.buffer].offset.unwrap();
         for (i, a) in lives.iter().enumerate() {
-            assert!(at(a) % ALIGN == 0 && at(a) + a.bytes <= p.arena_bytes);
-            for b in &lives[i + 1..] {
+            assert!(at(a) % ALIGN == 0 && at(a) + a.bytes <= [p.arena_bytes, p.output_bytes][usize::from(a.output)]);
+            for b in lives[i + 1..].iter().filter(|b| b.output == a.output) {
                 let meet = a.first <= b.last && b.first <= a.last;
                 let apart = at(a) + a.bytes <= at(b) || at(b) + b.bytes <= at(a);
                 assert!(!meet || apart, "{} and {}", a.buffer, b.buffer);
@@ -193,6 +199,18 @@ mod tests {
         no_overlap(&p, &lives(&p, &|n| n == "v0").unwrap());
         place(&mut p, &|_| false, &mut |_| false).unwrap();
         assert_eq!(p.arena_bytes, 256);
+    }
+
+    #[test]
+    fn outputs_lie_apart() {
+        let mut p = plan(&[64, 128, 640, 64], &[(&[], &[0]), (&[0], &[1]), (&[1], &[2]), (&[2], &[3])]);
+        for b in &mut p.buffers[2..] {
+            let BufferKind::Value { rows, .. } = &mut b.kind else { panic!() };
+            *rows = Rows::Outputs;
+        }
+        place(&mut p, &|_| false, &mut |_| true).unwrap();
+        assert_eq!((p.arena_bytes, p.output_bytes), (192, 704));
+        no_overlap(&p, &lives(&p, &|_| false).unwrap());
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //! checks its ids and offsets; runs are done when they return.
 
 use super::KernelFn;
+use super::available::available;
 use super::loader::Module;
 use super::memory::AlignedBuf;
 use super::pool::{Launch, Order, Pool};
 use crate::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list, check_grid_y};
+use crate::memory::Available;
 use ir::diag::{Diagnostic, Result};
 
 /// How a [`CpuDevice`] runs. No choice changes a result.
@@ -150,6 +152,19 @@ impl Device for CpuDevice {
         // the device gives out no references to buffers.
         unsafe { start.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         Ok(())
+    }
+
+    fn write_with(&mut self, id: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let start = self.bytes(id, offset, len)?;
+        // SAFETY: as in `write`; buffers are filled when made, so their bytes are initialised.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
+        bytes.fill(0);
+        fill(bytes);
+        Ok(())
+    }
+
+    fn available(&self) -> Option<Available> {
+        available()
     }
 
     fn read(&mut self, id: BufferId, offset: u64, out: &mut [u8]) -> Result<()> {

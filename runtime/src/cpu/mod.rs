@@ -1,6 +1,7 @@
 //! The host CPU as a device: maps code objects ([`loader`]), runs blocks on threads ([`pool`]), and
 //! offers both through the [`Device`](crate::device::Device) trait ([`CpuDevice`]).
 
+pub(crate) mod available;
 mod device;
 mod fpenv;
 mod link;

@@ -3,6 +3,7 @@
 
 use super::driver::{CUdeviceptr, CUfunction, CUmodule, Gpu};
 use crate::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list, check_grid_y};
+use crate::memory::Available;
 use ir::diag::{Diagnostic, Result};
 
 /// What a new buffer holds.
@@ -108,6 +109,10 @@ fn next_id(len: usize, what: &str) -> Result<u32> {
 impl Device for CudaDevice {
     fn name(&self) -> String {
         self.gpu.name.clone()
+    }
+
+    fn available(&self) -> Option<Available> {
+        self.gpu.free_bytes().ok().map(|bytes| Available { bytes, limit: "free memory of the GPU" })
     }
 
     fn alloc(&mut self, bytes: u64) -> Result<BufferId> {

@@ -83,6 +83,15 @@ impl Gpu {
         check(unsafe { sys::cuCtxSetCurrent(self.context) }, "E0441", "entering the context")
     }
 
+    /// Bytes of free memory.
+    pub fn free_bytes(&self) -> Result<u64> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are places for sizes.
+        check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "E0441", "asking for free memory")?;
+        Ok(free as u64)
+    }
+
     /// New memory, aligned to 256 bytes.
     pub fn alloc(&self, bytes: usize) -> Result<CUdeviceptr> {
         self.enter()?;

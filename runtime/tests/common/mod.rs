@@ -1,4 +1,5 @@
-//! Makes real objects for tests: C text compiled by the system's gcc. A machine without gcc fails the tests.
+//! Makes real objects for tests: C text compiled by gcc for the machine that runs the test, which may be an emulated one. A
+//! machine without gcc fails the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,7 +23,9 @@ pub fn compile(source: &str, flags: &[&str]) -> Vec<u8> {
     let stem = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("k{}-{number}", std::process::id()));
     let (c, o) = (stem.with_extension("c"), stem.with_extension("o"));
     std::fs::write(&c, format!("{PRELUDE}{source}")).unwrap();
-    let gcc = Command::new("gcc").args(flags).arg("-c").arg(&c).arg("-o").arg(&o).output().expect("gcc runs");
+    // Debian's name of the compiler for aarch64, there and elsewhere.
+    let gcc = if cfg!(target_arch = "aarch64") { "aarch64-linux-gnu-gcc" } else { "gcc" };
+    let gcc = Command::new(gcc).args(flags).arg("-c").arg(&c).arg("-o").arg(&o).output().expect("gcc runs");
     assert!(gcc.status.success(), "{}", String::from_utf8_lossy(&gcc.stderr));
     let object = std::fs::read(&o).unwrap();
     std::fs::remove_file(&c).unwrap();

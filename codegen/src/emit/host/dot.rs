@@ -3,11 +3,11 @@
 //! With VNNI everything is `vpdpbusd` (unsigned × signed bytes). Where the operands' signs do not fit, one of them is
 //! shifted by 128 and the difference, 128 times the sum of the other's bytes, is added: in scalar code if it is uniform.
 //! Without VNNI: `vpmaddubsw` + `vpmaddwd` where products of pairs provably fit 16 bits, else two `vpmaddwd` on the even
-//! and odd bytes.
+//! and odd bytes. Arm has its own forms ([`dot_arm`](super::dot_arm)).
 
 use super::*;
 
-const FLIP: i32 = 0x8080_8080_u32 as i32;
+pub(super) const FLIP: i32 = 0x8080_8080_u32 as i32;
 
 impl<'c> Emitter<'c, '_> {
     /// `acc + Σ a.byte[i] * b.byte[i]`
@@ -26,12 +26,17 @@ impl<'c> Emitter<'c, '_> {
         // Bytes below 128 may be taken either way.
         let max = ops.map(|v| self.max_byte(v, 4));
         let acc = self.many(&acc)?;
-        if self.host()?.isa.vnni() { self.dot_vnni(signed, max, [a, b], acc) } else { self.dot_madd(signed, max, [a, b], acc) }
-            .map(Val::Many)
+        let isa = self.host()?.isa;
+        match isa {
+            _ if isa.arm() => self.dot_arm(signed, max, [a, b], acc),
+            _ if isa.vnni() => self.dot_vnni(signed, max, [a, b], acc),
+            _ => self.dot_madd(signed, max, [a, b], acc),
+        }
+        .map(Val::Many)
     }
 
     /// Sum of products of two scalars' bytes.
-    fn dot_scalar(&self, signed: [bool; 2], ops: [IntValue<'c>; 2]) -> Res<IntValue<'c>> {
+    pub(super) fn dot_scalar(&self, signed: [bool; 2], ops: [IntValue<'c>; 2]) -> Res<IntValue<'c>> {
         let byte = |k: usize, i: i32| -> Res<IntValue<'c>> {
             let up = self.b.build_left_shift(ops[k], self.ci(24 - 8 * i), "")?;
             Ok(self.b.build_right_shift(up, self.ci(24), signed[k], "")?)
@@ -45,7 +50,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// Lanes `from..from + n` of a value.
-    fn piece(&self, v: &Val<'c>, from: usize, n: usize) -> Res<VectorValue<'c>> {
+    pub(super) fn piece(&self, v: &Val<'c>, from: usize, n: usize) -> Res<VectorValue<'c>> {
         match v {
             Val::One(x) => self.splat(*x, n),
             v => self.part(self.many(v)?, from, n),
@@ -53,7 +58,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// The same with `c` xored to every word.
-    fn flipped(&self, v: &Val<'c>) -> Res<Val<'c>> {
+    pub(super) fn flipped(&self, v: &Val<'c>) -> Res<Val<'c>> {
         let x = match v {
             Val::One(x) => *x,
             v => self.many(v)?.into(),

@@ -47,10 +47,10 @@ impl<'c> Emitter<'c, '_> {
             Some(Val::Mask(bits, Some(c))) => self.guarded(*c, &zeros, |s| s.load_active(a, *bits)),
             Some(p) => {
                 let m = self.many(p)?;
-                let wide = self.host()?.isa.wide();
+                let masked = self.host()?.isa.masked(a.size);
                 let Val::Offsets(base, offs) = &a.idx else { return self.gather(a, Some(m)) };
                 let in_a_row = a.size == a.elem && (0..LANES).all(|l| offs[l] == l as i32);
-                if in_a_row && (a.size == 4 || wide) {
+                if in_a_row && masked {
                     let p = self.first_active(a, *base, self.mask_bits(m)?)?;
                     let ty: BasicTypeEnum = self.vec_ty(self.unit(a.size), LANES).into();
                     let zero = ty.const_zero();

@@ -3,6 +3,7 @@
 //! A lane vector is `<32 x T>` in registers. Blocks of several warps are cut at barriers ([`segments`]).
 
 mod dot;
+mod dot_arm;
 mod load;
 mod memory;
 mod plan;
@@ -18,14 +19,11 @@ pub(crate) fn function<'c>(cx: &'c Context, m: &Module<'c>, k: &Kernel, isa: Hos
     let (ptr, i32t) = (cx.ptr_type(AddressSpace::default()), cx.i32_type());
     let mut e = Emitter::new(cx, m, k, &[ptr.into(), i32t.into(), i32t.into(), ptr.into()]);
     let (cpu, features) = isa.llvm();
-    let width = if isa.wide() { "512" } else { "256" };
-    let attributes = [
-        ("target-cpu", cpu),
-        ("target-features", &features),
-        ("prefer-vector-width", width),
-        ("min-legal-vector-width", width),
-        ("no-builtins", ""),
-    ];
+    let mut attributes = vec![("target-cpu", cpu), ("target-features", &features), ("no-builtins", "")];
+    if !isa.arm() {
+        let width = if isa.wide() { "512" } else { "256" };
+        attributes.extend([("prefer-vector-width", width), ("min-legal-vector-width", width)]);
+    }
     for (n, v) in attributes {
         e.f.add_attribute(AttributeLoc::Function, cx.create_string_attribute(n, v));
     }

@@ -101,7 +101,7 @@ impl<'c> Emitter<'c, '_> {
                 self.store_scalar(a, elem, i.into_int_value(), x, Some(any))
             }
             Val::Offsets(base, offs) if (0..LANES).all(|l| offs[l] == l as i32) => {
-                if a.elem == 4 || self.host()?.isa.wide() {
+                if self.host()?.isa.masked(a.elem) {
                     let v = self.encode(elem, self.many(val)?.into())?;
                     let p = self.first_active(a, *base, bits)?;
                     let over = [v.get_type(), p.get_type().into()];

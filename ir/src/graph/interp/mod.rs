@@ -9,6 +9,7 @@
 
 mod attention;
 mod matmul;
+pub mod pieces;
 mod rowwise;
 mod weights;
 

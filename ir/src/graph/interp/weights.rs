@@ -3,6 +3,7 @@
 
 pub use crate::graph::Dtype;
 
+use super::pieces;
 use crate::diag::{Diagnostic, Result};
 use crate::graph::{Elem, Type};
 use std::borrow::Cow;
@@ -61,11 +62,21 @@ pub struct Affine<'a> {
 }
 
 /// Where weights come from; names are those of the graph's weight nodes.
-pub trait WeightSource {
+pub trait WeightSource: Sync {
     /// The tensor of floats of that name.
     fn plain(&self, name: &str) -> Option<Plain<'_>>;
     /// The quantized matrix, or stack of matrices, of that name.
     fn affine(&self, name: &str) -> Option<Affine<'_>>;
+    /// The tensor of that name, to be read in pieces. A source that makes its numbers makes those of the piece only.
+    fn open(&self, name: &str) -> Option<Box<dyn pieces::Tensor + '_>> {
+        if let Some(a) = self.affine(name) {
+            return Some(Box::new(a));
+        }
+        Some(Box::new(self.plain(name)?))
+    }
+    /// Is told that these bytes of a piece were used and will not be read again soon. A source that maps files gives their
+    /// pages back.
+    fn done(&self, _bytes: &[u8]) {}
 }
 
 /// Number `i` of a run of numbers, widened.

@@ -1,8 +1,8 @@
 //! Verifier of kernels. [`verify`] reports every violation, each with the printed line. It promises that a kernel
 //! without errors is safe to print, to interpret and to compile:
 //!
-//! * names: the kernel is a symbol `[a-z_][a-z0-9_]*`, buffers and shared arrays have unique names (E0110, E0111);
-//! * sizes: 1 to 32 warps, shared arrays of whole 16 bytes, at most 99 KiB together, nesting at most 32 (E0112 to E0115);
+//! * names: the kernel is a symbol `[a-z_][a-z0-9_]*`, buffers and shared arrays have unique names (E0137, E0138);
+//! * sizes: 1 to 32 warps, shared arrays of whole 16 bytes, at most 99 KiB together, nesting at most 32 (E0139 to E0141, E0115);
 //! * values: one definition each, before its uses, used only in its block and blocks in it (E0116 to E0118);
 //! * types: operands, results and yields fit the operation (E0119 to E0122), loads have 1, 2 or 4 results;
 //! * constants: shift amounts below 32, divisors not 0, shuffle masks below 32, 2 to 8 pipeline stages, constant
@@ -31,11 +31,6 @@ pub const MAX_SHARED: u32 = 99 * 1024;
 
 /// Codes of the verifier's diagnostics.
 pub const CODES: &[(&str, &str)] = &[
-    ("E0110", "a kernel, buffer or shared array has a name that is not a symbol"),
-    ("E0111", "two buffers or two shared arrays have one name"),
-    ("E0112", "the number of warps is not 1 to 32"),
-    ("E0113", "a shared array is empty or not a multiple of 16 bytes"),
-    ("E0114", "the shared arrays take more than 99 KiB"),
     ("E0115", "regions are nested deeper than 32"),
     ("E0116", "a value is used before its definition, or has none"),
     ("E0117", "a value is used outside the block that defines it"),
@@ -58,6 +53,11 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0134", "a copy from a buffer that the kernel may write"),
     ("E0135", "a memory operand is not declared"),
     ("E0136", "a float operation that LLVM rewrites, so that counts of operations would no longer agree"),
+    ("E0137", "a kernel, buffer or shared array has a name that is not a symbol"),
+    ("E0138", "two buffers or two shared arrays have one name"),
+    ("E0139", "the number of warps is not 1 to 32"),
+    ("E0140", "a shared array is empty or not a multiple of 16 bytes"),
+    ("E0141", "the shared arrays take more than 99 KiB"),
 ];
 
 /// All violations of the rules above. The diagnostics number values as the printed text does.
@@ -145,10 +145,10 @@ impl<'a> Cx<'a> {
             s.starts_with(ok) && s.chars().all(|c| ok(c) || c.is_ascii_digit() || (upper && c == '.'))
         };
         if !word(&k.name, false) {
-            self.error("E0110", format!("kernel name `{}` is not a symbol", k.name), "use [a-z_][a-z0-9_]*");
+            self.error("E0137", format!("kernel name `{}` is not a symbol", k.name), "use [a-z_][a-z0-9_]*");
         }
         if !(1..=32).contains(&k.warps) {
-            self.error("E0112", format!("{} warps", k.warps), "a block has 1 to 32 warps");
+            self.error("E0139", format!("{} warps", k.warps), "a block has 1 to 32 warps");
         }
         let bufs: Vec<&String> = k.bufs.iter().map(|b| &b.name).collect();
         let shared: Vec<&String> = k.shared.iter().map(|s| &s.name).collect();
@@ -156,10 +156,10 @@ impl<'a> Cx<'a> {
             let mut seen = BTreeSet::new();
             for name in names {
                 if !word(name, true) {
-                    self.error("E0110", format!("{what} name `{name}` is not a symbol"), "use [A-Za-z_][A-Za-z0-9_.]*");
+                    self.error("E0137", format!("{what} name `{name}` is not a symbol"), "use [A-Za-z_][A-Za-z0-9_.]*");
                 }
                 if !seen.insert(name) {
-                    self.error("E0111", format!("{what} name `{name}` is used twice"), "names are unique in a kernel");
+                    self.error("E0138", format!("{what} name `{name}` is used twice"), "names are unique in a kernel");
                 }
             }
         }
@@ -168,11 +168,11 @@ impl<'a> Cx<'a> {
             total += u64::from(s.bytes);
             if s.bytes == 0 || !s.bytes.is_multiple_of(16) {
                 let m = format!("shared array `{}` has {} bytes", s.name, s.bytes);
-                self.error("E0113", m, "use a positive multiple of 16");
+                self.error("E0140", m, "use a positive multiple of 16");
             }
         }
         if total > u64::from(MAX_SHARED) {
-            self.error("E0114", format!("{total} bytes of shared memory"), &format!("at most {MAX_SHARED} fit every target"));
+            self.error("E0141", format!("{total} bytes of shared memory"), &format!("at most {MAX_SHARED} fit every target"));
         }
     }
 
