@@ -3,11 +3,9 @@
 
 use ir::graph::op::Op;
 use ir::graph::{Dtype, Elem, Graph, NodeId};
-use ir::order::KV_BLOCK;
 use ir::plan::{BufferKind, Plan};
 use models::gemma4::tensors::{Role, tensors};
 use models::gemma4::{Config, StoredFloat};
-use runtime::session::Limits;
 
 /// A part of the model, in the order of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -201,57 +199,14 @@ pub fn parts_of_config(c: &Config) -> Vec<(Part, Amount)> {
     out
 }
 
-/// Bytes of memory for one sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Weights as kernels read them.
-    pub weights: u64,
-    /// Keys and values of layers that see everything.
-    pub full: u64,
-    /// Keys and values of layers that see a window: rings.
-    pub sliding: u64,
-    /// Values between kernels.
-    pub workspace: u64,
-    /// Keys and values of one token, of full and of sliding layers.
-    pub token: (u64, u64),
-}
-
-impl Memory {
-    /// Together.
-    pub fn total(self) -> u64 {
-        self.weights + self.full + self.sliding + self.workspace
-    }
-
-    /// Of a plan whose packed weights take `weights` bytes, as a session of these limits allocates it.
-    pub fn of(plan: &Plan, weights: u64, limits: Limits) -> Memory {
-        let mut m = Memory { weights, ..Memory::default() };
-        let block = KV_BLOCK as usize;
-        let full_blocks = limits.context.div_ceil(block);
-        let windows = plan.buffers.iter().filter_map(|b| match b.kind {
-            BufferKind::Keys { window, .. } if window > 0 => Some(window as usize),
-            _ => None,
-        });
-        let window = windows.max().unwrap_or(0);
-        let ring_blocks = ((window + limits.chunk + limits.slack).div_ceil(block) + 1).min(full_blocks + 1);
-        m.workspace = (plan.arena_bytes * limits.chunk as u64).max(64);
-        for b in &plan.buffers {
-            match b.kind {
-                BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
-                    let token = u64::from(heads) * u64::from(dim) * 4;
-                    if window == 0 {
-                        m.token.0 += token;
-                        m.full += token * (full_blocks * block) as u64;
-                    } else {
-                        m.token.1 += token;
-                        m.sliding += token * (ring_blocks * block) as u64;
-                    }
-                }
-                BufferKind::Value { bytes, .. } if b.offset.is_none() => m.workspace += u64::from(bytes) * limits.chunk as u64,
-                BufferKind::Value { .. } => {}
-                BufferKind::Tokens => m.workspace += 4 * (limits.chunk as u64).next_multiple_of(16),
-                BufferKind::State => m.workspace += 64,
-            }
+/// Bytes of keys and values of one token, in layers that see everything and in those that see a window.
+pub fn token_bytes(plan: &Plan) -> (u64, u64) {
+    let mut sum = (0, 0);
+    for b in &plan.buffers {
+        if let BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } = b.kind {
+            let bytes = u64::from(heads) * u64::from(dim) * 4;
+            if window == 0 { sum.0 += bytes } else { sum.1 += bytes }
         }
-        m
     }
+    sum
 }

@@ -4,12 +4,11 @@ use super::Stop;
 use crate::args::InspectArgs;
 use crate::artifact::{Artifact, Manifest, PlanEntry};
 use crate::engine::Room;
-use crate::inventory::{self, Amount, Memory, Part};
+use crate::inventory::{self, Amount, Part};
 use crate::options::CompileOptions;
 use crate::pipeline::{self, Watch};
 use crate::printer::Printer;
 use crate::source::Source;
-use crate::stats::PlanStats;
 use crate::target::Class;
 use ir::diag::Result;
 use ir::layout::Format;
@@ -17,6 +16,7 @@ use ir::plan::{Pack, Plan};
 use models::Checkpoint;
 use models::checkpoint::Why;
 use models::gemma4::{Config, Layer, LayerKind};
+use runtime::memory::Needs;
 use runtime::session::Limits;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -189,8 +189,9 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
     let graph = models::gemma4::layers::graph(ck, o.embed)?;
     let parts = inventory::parts(&graph);
     let planned = pipeline::plan(ck, &o, &[Class::Host], &mut Watch::default())?;
-    let plan = planned.plans[0].1.common();
-    let memory = Memory::of(&plan, PlanStats::new(&plan, ck).weight_bytes, limits);
+    let plan = &planned.plans[0].1.common();
+    let memory = Needs::of(plan, &limits, ck, 0)?;
+    let token = inventory::token_bytes(plan);
     let (architecture, rows) = architecture(ck.config());
 
     let mut out = String::new();
@@ -202,8 +203,8 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
         &title,
         &[
             ("packed weights", size(memory.weights)),
-            ("keys, full", format!("{}{}", size(memory.full), per(memory.token.0))),
-            ("keys, sliding (rings)", format!("{}{}", size(memory.sliding), per(memory.token.1))),
+            ("keys, full", format!("{}{}", size(memory.full), per(token.0))),
+            ("keys, sliding (rings)", format!("{}{}", size(memory.sliding), per(token.1))),
             ("workspace", size(memory.workspace)),
             ("total", size(memory.total())),
         ],
@@ -233,7 +234,7 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
         "warnings": ck.warnings(),
         "memory": {
             "context": limits.context, "chunk": limits.chunk, "weights": memory.weights, "kv_full": memory.full,
-            "kv_sliding": memory.sliding, "kv_token_full": memory.token.0, "kv_token_sliding": memory.token.1,
+            "kv_sliding": memory.sliding, "kv_token_full": token.0, "kv_token_sliding": token.1,
             "workspace": memory.workspace, "total": memory.total(),
         },
     });
@@ -269,13 +270,14 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
     let mut out = String::new();
     let model = if m.model.included { "inside" } else { "not inside" };
     let bytes: u64 = m.files.values().map(|f| f.bytes).sum();
+    let hash = m.model.content_hash.as_deref().unwrap_or(&m.model.table_hash);
     table(
         "artifact",
         &[
             ("written by", format!("isobit {}, format {}", m.isobit, m.format)),
             (
                 "model",
-                format!("{}, {model}, content {}", m.model.family, &m.model.content_hash[..16.min(m.model.content_hash.len())]),
+                format!("{}, {model}, content {}", m.model.family, hash.get(..16).unwrap_or(hash)),
             ),
             ("numerics", m.numerics.hash.clone()),
             ("embedding, cache", format!("{}, {}", m.numerics.embed, m.numerics.cache)),

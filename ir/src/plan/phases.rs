@@ -61,7 +61,7 @@ impl Phases {
     pub fn common(&self) -> Plan {
         let Plan { buffers, weights, arena_bytes, output_bytes, .. } = self.decode.clone();
         let mut out = Plan { buffers, weights, arena_bytes, output_bytes, ..Plan::default() };
-        for p in &self.prefill {
+        if let Some(p) = &self.prefill {
             out.arena_bytes = out.arena_bytes.max(p.arena_bytes);
             out.output_bytes = out.output_bytes.max(p.output_bytes);
             for w in &p.weights {
