@@ -43,7 +43,7 @@ fn texts_that_were_changed_with_their_hashes() {
         (random >> 33) as usize % n
     };
     let (mut refused, mut read) = (0, 0);
-    for i in 0..300 {
+    for i in 0..200 {
         // Half of them in the plans.
         let file = match i % 4 {
             0 => "host/x86-64-v3/model.plan",
@@ -69,5 +69,5 @@ fn texts_that_were_changed_with_their_hashes() {
         }
         replace(&dir, file, &good);
     }
-    assert!(refused > 200, "{refused} refused, {read} read");
+    assert!(refused > 130, "{refused} refused, {read} read");
 }
