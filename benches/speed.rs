@@ -207,8 +207,11 @@ struct Gemm {
 }
 
 impl Gemm {
+    /// In blocks of `tile` tokens; 0: one, which is quantized by every block.
     fn new(rows: u32, cols: u32, bits: u32, isa: HostIsa, threads: usize, tile: u32) -> Gemm {
-        let plan = lower(&graph(rows, cols, bits, false), &Schedule { tokens: tile, ..Schedule::HOST }).expect("a plan");
+        let together = tile == 0;
+        let tile = tile.max(1);
+        let plan = lower(&graph(rows, cols, bits, together), &Schedule { tokens: tile, ..Schedule::HOST }).expect("a plan");
         let mut dev = CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() }).expect("threads");
         let sigs: Vec<_> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
         let kernels = dev.load_module(&object(&plan, isa), &KernelNames { place: "bench", kernels: &sigs }).expect("code");
@@ -239,7 +242,7 @@ impl Gemm {
             LaunchDesc { kernel: kernels[l.kernel as usize], args, grid, warps: k.warps, shared_bytes: k.shared_layout().1 }
         };
         let mut launches: Vec<_> = plan.launches.iter().map(launch).collect();
-        let last = launches.split_off(2);
+        let last = launches.split_off(launches.len() - 1);
         // SAFETY: launches of a lowered plan with buffers of its sizes.
         unsafe { dev.launch(&launches).expect("run") };
         let grid = last[0].grid[1];
@@ -285,16 +288,19 @@ fn dot_peak(threads: usize) -> f64 {
 /// other when the machine has other work.
 fn gemms(isas: &[HostIsa]) {
     let threads = 1;
-    const TILES: [u32; 4] = [1, 2, 4, 8];
+    const TILES: [u32; 5] = [0, 1, 2, 4, 8];
     println!("\n{TOKENS} tokens, one thread; tera products of bytes per second (three for a weight), and the share of what");
     println!("`vpdpbusd` does on registers alone in the same run");
-    println!("{:<12} {:>5} {:>15} {:>17} {:>17} {:>17} {:>17} {:>6}", "matrix", "bits", "target", "tile 1", "2", "4", "8", "peak");
+    println!(
+        "{:<12} {:>5} {:>15} {:>17} {:>17} {:>17} {:>17} {:>17} {:>6}",
+        "matrix", "bits", "target", "quantized inside", "tile 1", "2", "4", "8", "peak"
+    );
     let (rows, cols) = (2816, 2112);
     for bits in [4, 8] {
         for &isa in isas.iter().filter(|i| i.runs_here()) {
             let mut all: Vec<Gemm> = TILES.iter().map(|&t| Gemm::new(rows, cols, bits, isa, threads, t)).collect();
             let mut peak = 0f64;
-            for _ in 0..40 {
+            for _ in 0..20 {
                 for g in &mut all {
                     g.turn();
                     #[cfg(target_arch = "x86_64")]

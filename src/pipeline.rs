@@ -201,7 +201,6 @@ fn place(
     if prefill {
         of = (Pipeline::prefill(), format!("{}/prefill", class.name()));
         passes.rows = PREFILL_ROWS;
-        passes.launch_cost = class.launch_cost(passes.launch_cost);
         module.graph.stages.clear();
         module.graph.launches.clear();
     }

@@ -56,17 +56,6 @@ impl Class {
     }
 }
 
-impl Class {
-    /// What a launch costs here, of what it costs on a GPU: a call of the thread pool takes a fraction of a microsecond. Used
-    /// where fusion is chosen for one class; plans for one token have the same fusion everywhere.
-    pub fn launch_cost(self, gpu: u64) -> u64 {
-        match self {
-            Class::Host => gpu / 256,
-            Class::Gpu => gpu,
-        }
-    }
-}
-
 impl Target {
     /// All targets; of those that a machine can run, the last is the best.
     pub const ALL: [Target; 8] = [

@@ -10,9 +10,9 @@ use ir::graph::op::RopeParams;
 use ir::kernel::Kernel;
 use ir::layout::{Format, MatrixLayout};
 use ir::order::{ReductionOrder, Take, Tree};
+use ir::plan::phases::Phases;
 use ir::plan::text::{parse, parse_whole, print, print_whole};
 use ir::plan::verify::{CODES, verify};
-use ir::plan::phases::Phases;
 use ir::plan::{Arg, Buffer, BufferKind, Launch, Pack, PackedWeight, Plan};
 use std::collections::BTreeSet;
 

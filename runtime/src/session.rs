@@ -110,11 +110,8 @@ impl Session {
                 }
                 places.push(place);
             }
-            let weight: Vec<BufferId> = plan
-                .weights
-                .iter()
-                .filter_map(|w| common.weights.iter().position(|c| c == w).map(|i| weights[i]))
-                .collect();
+            let weight: Vec<BufferId> =
+                plan.weights.iter().filter_map(|w| common.weights.iter().position(|c| c == w).map(|i| weights[i])).collect();
             let launch = |l: &ir::plan::Launch| {
                 let k = &plan.kernels[l.kernel as usize];
                 let arg = |a: &Arg| match a {
@@ -139,16 +136,7 @@ impl Session {
             _ => None,
         });
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
-        Ok(Session {
-            device,
-            limits,
-            plans,
-            last: 0,
-            sizes,
-            tokens: vec![],
-            written: 0,
-            vocab,
-        })
+        Ok(Session { device, limits, plans, last: 0, sizes, tokens: vec![], written: 0, vocab })
     }
 
     /// Name of the device.

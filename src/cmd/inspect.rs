@@ -275,10 +275,7 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
         "artifact",
         &[
             ("written by", format!("isobit {}, format {}", m.isobit, m.format)),
-            (
-                "model",
-                format!("{}, {model}, content {}", m.model.family, hash.get(..16).unwrap_or(hash)),
-            ),
+            ("model", format!("{}, {model}, content {}", m.model.family, hash.get(..16).unwrap_or(hash))),
             ("numerics", m.numerics.hash.clone()),
             ("embedding, cache", format!("{}, {}", m.numerics.embed, m.numerics.cache)),
             ("determinism", m.options.determinism.clone()),

@@ -6,9 +6,9 @@ pub mod dump;
 pub mod explain;
 pub mod inspect;
 mod load;
-pub mod quantize;
 pub mod opt;
 pub mod options;
+pub mod quantize;
 pub mod run;
 pub mod tokenize;
 

@@ -68,7 +68,8 @@ pub fn plan(graph: &Graph, options: &Options) -> Plan {
     m.plan.expect("the passes leave a plan")
 }
 
-/// The plan for chunks of many tokens, in tiles of the schedule: fusion is chosen anew.
+/// The plan for chunks of many tokens, in tiles of the schedule: fusion is chosen anew. Launches are cheap, so that matmuls as
+/// small as the demo model's have tiles.
 pub fn prefill(graph: &Graph, options: &Options) -> Plan {
     let mut m = Module::new(graph.clone());
     (m.graph.stages, m.graph.launches) = (vec![], vec![]);

@@ -181,8 +181,7 @@ pub fn evaluate(p: &Problem, choice: &[u32], w: &Weights) -> Option<Solution> {
     let narrow = groups.iter().filter(|l| l.iter().all(|&k| is_narrow(p, &kernels[k]))).count();
     let bytes: u64 = kernels.iter().map(|k| traffic(p, k) + k.weights).sum();
     let work: u64 = kernels.iter().map(|k| k.nodes.len() as u64).sum();
-    let cost =
-        (launches as u64).saturating_mul(w.launch).saturating_add(narrow as u64 * w.narrow).saturating_add(bytes + work);
+    let cost = (launches as u64).saturating_mul(w.launch).saturating_add(narrow as u64 * w.narrow).saturating_add(bytes + work);
     Some(Solution { choice: choice.to_vec(), kernels, launches, narrow, bytes, work, cost })
 }
 
