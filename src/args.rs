@@ -55,9 +55,6 @@ pub struct BuildArgs {
     /// How the embedding is rounded: as trained (factor), not at all (exact), or as other programs do (bf16)
     #[arg(long, value_name = "MODE", value_parser = ["factor", "exact", "bf16"], help_heading = "Compilation")]
     pub embed: Option<String>,
-    /// Make a plan of its own for chunks of many tokens; else they run the plan for one
-    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Compilation")]
-    pub prefill_plan: Option<bool>,
     /// What passes are asked for.
     #[command(flatten)]
     pub passes: PassArgs,
@@ -219,21 +216,9 @@ pub struct DumpArgs {
     /// For which target
     #[arg(long, value_name = "TARGET", default_value = "host")]
     pub target: String,
-    /// Of which plan: for one token (decode), or for chunks of many (prefill)
-    #[arg(long, value_enum, value_name = "PHASE", default_value = "decode", hide_possible_values = true)]
-    pub phase: Phase,
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
-}
-
-/// Plans of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Phase {
-    /// For one token at a time
-    Decode,
-    /// For chunks of many tokens
-    Prefill,
 }
 
 /// `isobit tokenize`

@@ -146,17 +146,15 @@ impl Engine {
         let limits = Limits { context, chunk, outputs, ..default };
         let (device, code): (Box<dyn Device>, Vec<u8>) = match &program.code {
             Code::Host(object) => (Box::new(CpuDevice::new(cpu(options))?), object.clone()),
-            Code::Kernels => {
-                (Box::new(InterpDevice::new(Default::default())), kernels_text(program.plans.kernels()).into_bytes())
-            }
+            Code::Kernels => (Box::new(InterpDevice::new(Default::default())), kernels_text(&program.plan).into_bytes()),
             Code::Ptx(_) => {
                 debug_assert_eq!(program.target.class(), Class::Gpu);
                 return Err(Diagnostic::new("E0754", format!("running on `{}` is not built yet", program.target.name()))
                     .hint("run the host's program: leave out `--target`"));
             }
         };
-        let plans = (*program.plans).clone();
-        let session = Session::new(device, plans, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
+        let plan = (*program.plan).clone();
+        let session = Session::new(device, plan, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
         Ok(Engine { session, room, chunk })
     }
 

@@ -16,15 +16,13 @@ pub struct CompileOptions {
     pub targets: Vec<Target>,
     /// How the embedding row enters the residual stream.
     pub embed: EmbedMode,
-    /// Make a plan for chunks of many tokens; else they run the plan for one.
-    pub prefill: bool,
     /// Options of the passes.
     pub passes: passes::Options,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { targets: vec![], embed: EmbedMode::Factor, prefill: true, passes: passes::Options::default() }
+        CompileOptions { targets: vec![], embed: EmbedMode::Factor, passes: passes::Options::default() }
     }
 }
 
@@ -56,8 +54,7 @@ impl CompileOptions {
     pub fn text(&self) -> String {
         let mut passes = self.passes.clone();
         passes.switches.retain(|_, on| !*on); // On is what passes are.
-        let prefill = if self.prefill { "" } else { " prefill-plan=off" };
-        format!("embed={}{prefill} {passes}", embed_name(self.embed))
+        format!("embed={} {passes}", embed_name(self.embed))
     }
 }
 

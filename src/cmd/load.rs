@@ -98,8 +98,8 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     if runner == Runner::Interpreter {
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
         let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
-        let (_, plans) = planned.plans.remove(0);
-        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, "compiled");
+        let (_, plan) = planned.plans.remove(0);
+        return done(ck, text, Program { target: Target::X86V3, plan, code: Code::Kernels }, "compiled");
     }
     let target = if let Runner::Named(t) = runner { t } else { Target::host()? };
     o.targets = vec![target];
@@ -173,9 +173,6 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
         if is != want {
             return differs(format!("--{pass}"), on(is));
         }
-    }
-    if args.prefill_plan.is_some_and(|p| p != m.options.prefill_plan) {
-        return differs("--prefill-plan".into(), on(m.options.prefill_plan));
     }
     if args.passes.pass_limit.is_some() && args.passes.pass_limit != m.options.pass_limit {
         return differs("another --pass-limit".into(), &m.options.pass_limit.map_or("(none)".into(), |n| format!("({n})")));

@@ -3,8 +3,7 @@
 /// Order of the blocks of a launch. Results must not depend on it; tests check that they do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// By number: x * height + y. Blocks of all rows that read the same weights follow each other, so the weights come from
-    /// a cache for all but the first.
+    /// By number: y * width + x.
     #[default]
     Forward,
     /// Last block first.
