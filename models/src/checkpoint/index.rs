@@ -60,7 +60,11 @@ pub(super) fn compare(bytes: &[u8], place: &str, shards: &BTreeSet<&str>, entrie
     let unlisted: Vec<&String> = entries.keys().filter(|t| !map.contains_key(*t)).collect();
     let mut what = vec![];
     if let Some(first) = absent.first() {
-        what.push(format!("names {} {} not here ({first})", absent.len(), if absent.len() == 1 { "shard that is" } else { "shards that are" }));
+        what.push(format!(
+            "names {} {} not here ({first})",
+            absent.len(),
+            if absent.len() == 1 { "shard that is" } else { "shards that are" }
+        ));
     }
     for (list, says) in [(&elsewhere, "puts"), (&nowhere, "lists"), (&unlisted, "leaves out")] {
         if let Some(first) = list.first() {

@@ -71,6 +71,11 @@ pub fn row_bytes(g: &Graph, id: NodeId) -> u32 {
     raw.next_multiple_of(64)
 }
 
+/// Lanes that share a row of a matrix: as many as the schedule wishes, if they share the order's chains evenly.
+pub fn chain_lanes(s: &Schedule, order: ReductionOrder) -> u32 {
+    [4, 2].into_iter().find(|&n| n <= s.chain_lanes && order.lanes.is_multiple_of(n)).unwrap_or(1)
+}
+
 impl<'a> Kx<'a> {
     /// Starts a kernel; values per output lie `OUTPUT_FROM` rows into the chunk.
     pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, needs: Vec<Vec<u32>>) -> Self {
@@ -207,7 +212,7 @@ impl<'a> Kx<'a> {
         }
         let stack = if n.ty.shape.len() == 3 { n.ty.shape[0] } else { 1 };
         // Lanes that share a row have equally many chains.
-        let chain_lanes = self.s.chain_lanes.min(1 << order.lanes.trailing_zeros().min(2));
+        let chain_lanes = chain_lanes(&self.s, order);
         Ok(MatrixLayout { format, stack, rows: *rows, cols: *cols, order, chain_lanes, vec: self.s.vec })
     }
 

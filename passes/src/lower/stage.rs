@@ -1,6 +1,6 @@
 //! One stage: which family of kernel it is, how many blocks it takes, and its program.
 
-use super::cx::{Kx, Memo, is_row_op, pinned};
+use super::cx::{Kx, Memo, chain_lanes, is_row_op, pinned};
 use super::heads::{HeadCx, head_dim};
 use super::matmul::Matrix;
 use super::rows::{RowCx, XRow};
@@ -11,6 +11,7 @@ use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
 use ir::kernel::{Elem, ICmp, IntOp, Mem, V};
 use ir::math::{self, Arith};
+use ir::order::ReductionOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Family of a stage.
@@ -57,6 +58,16 @@ fn is_expert_matmul(g: &Graph, id: NodeId) -> bool {
     matches!(g.node(id).op, Op::QExpertLinear { .. } | Op::ExpertLinear { .. })
 }
 
+/// The order of a matmul.
+fn order_of(g: &Graph, id: NodeId) -> Result<ReductionOrder> {
+    match g.node(id).op {
+        Op::QLinear { order } | Op::QExpertLinear { order } | Op::Linear { order } | Op::ExpertLinear { order } => {
+            pinned(g, id, order)
+        }
+        _ => Err(Diagnostic::new("E0604", "not a matmul").at(&g.node(id).name)),
+    }
+}
+
 impl<'a> Part<'a> {
     /// Sorts a stage's nodes into prologue, matmuls and epilogue, and chooses its grid.
     pub fn new(g: &Graph, s: &Schedule, stage: &'a Stage) -> Result<Self> {
@@ -81,7 +92,15 @@ impl<'a> Part<'a> {
         let tail = if matmuls.is_empty() { &prologue } else { &epilogue };
         let head = tail.iter().find_map(|&id| head_dim(g, id));
         let routes = tail.iter().any(|&id| matches!(g.node(id).op, Op::Route { .. }));
-        let tile_rows = 32 / s.chain_lanes;
+        let mut lanes: Vec<u32> = vec![];
+        for &id in &matmuls {
+            lanes.push(chain_lanes(s, order_of(g, id)?));
+        }
+        lanes.dedup();
+        if lanes.len() > 1 {
+            return unsupported("the orders of its matmuls share rows among different numbers of lanes");
+        }
+        let tile_rows = 32 / lanes.first().copied().unwrap_or(s.chain_lanes);
         let mut warps = s.warps;
         let family = if let Some(dim) = head {
             let width = tail
@@ -212,14 +231,8 @@ impl<'a> Part<'a> {
     }
 
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
-        let n = kx.g.node(id);
-        let order = match n.op {
-            Op::QLinear { order } | Op::QExpertLinear { order } | Op::Linear { order } | Op::ExpertLinear { order } => {
-                pinned(kx.g, id, order)?
-            }
-            _ => return Err(Diagnostic::new("E0604", "not a matmul").at(&n.name)),
-        };
-        Matrix::bind(kx, n.inputs[1], order)
+        let order = order_of(kx.g, id)?;
+        Matrix::bind(kx, kx.g.node(id).inputs[1], order)
     }
 
     fn on_first_warp(&self, kx: &mut Kx, f: impl FnOnce(&mut Kx) -> Result<()>) -> Result<()> {
