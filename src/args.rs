@@ -325,6 +325,9 @@ pub struct InspectArgs {
     /// Checkpoint folder, artifact or `demo`
     #[arg(value_name = "MODEL|ARTIFACT")]
     pub model: OsString,
+    /// Take the numbers that a seed makes instead of the tensors of the checkpoint, which needs only a config.json
+    #[arg(long, value_name = "random:SEED", value_parser = random_seed)]
+    pub weights: Option<u64>,
     /// Positions to state the memory for [default: 4096, or the model's limit]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,

@@ -192,10 +192,15 @@ fn check(name: &str, k: &Kernel, target: &Target, at: &Path) -> Result<String, S
     if a.spilled > 0 {
         return Err(format!("{place}: {} bytes spilled", a.spilled));
     }
-    if ir != text || ir != a.sass {
+    // An expression that a kernel repeats LLVM may compute once: then there is less of everything. A contraction is one fma
+    // more, and the assembler may change nothing at all.
+    let once = text.fma <= ir.fma && text.mul <= ir.mul && text.add <= ir.add;
+    if !once || text != a.sass {
         return Err(format!("{place}: float operations differ: kernel {ir:?}, PTX {text:?}, machine code {:?}", a.sass));
     }
-    Ok(format!("{place}: {} registers, {} bytes shared, fma {} mul {} add {}", a.registers, a.shared, ir.fma, ir.mul, ir.add))
+    let repeated = if ir == text { "" } else { ", repeated expressions computed once" };
+    let (registers, shared, Counts { fma, mul, add }) = (a.registers, a.shared, text);
+    Ok(format!("{place}: {registers} registers, {shared} bytes shared, fma {fma} mul {mul} add {add}{repeated}"))
 }
 
 /// The plants: what the check is for must be seen.

@@ -28,10 +28,11 @@ pub fn run(args: &InspectArgs, p: &mut Printer) -> Result<(), Stop> {
     let source = Source::of(&args.model);
     let (json, text) = match &source {
         Source::Artifact(dir) => artifact(dir, p)?,
-        Source::Folder(dir) if !has_tensors(dir) && dir.join("config.json").is_file() => config_only(dir)?,
+        Source::Folder(dir) if args.weights.is_none() && !has_tensors(dir) && dir.join("config.json").is_file() => {
+            config_only(dir)?
+        }
         _ => {
-            let ck = source.checkpoint()?;
-            ck.warnings().iter().for_each(|d| p.warning(d));
+            let ck = super::checkpoint(&source, args.weights, p)?;
             model(&ck, args.context)?
         }
     };
