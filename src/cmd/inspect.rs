@@ -185,7 +185,8 @@ fn amounts(parts: &[(Part, Amount)], out: &mut String) {
 fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
     let room = Room::new(ck, context)?;
     let limits = Limits::default();
-    let limits = Limits { context: room.context, chunk: limits.chunk.min(room.context), ..limits };
+    // As `isobit run` without `--logits`: one row of outputs.
+    let limits = Limits { context: room.context, chunk: limits.chunk.min(room.context), outputs: 1, ..limits };
     let o = CompileOptions::default();
     let graph = models::gemma4::layers::graph(ck, o.embed)?;
     let parts = inventory::parts(&graph);
