@@ -1,16 +1,21 @@
-//! Speed as ratios, measured side by side in one run: decode GEMV against the machine's own read bandwidth, and decode of
-//! the demo model in tokens per second. Prints a table; asserts nothing, since a timed test would be a coin toss.
-//! `cargo bench`, or `cargo bench -- gemv` / `-- demo` for one part.
+//! Speed as ratios, measured side by side in one run: decode GEMV against the machine's own read bandwidth, matmuls of many
+//! tokens against its own integer dot products, and the demo model in tokens per second. Prints tables; asserts nothing, since
+//! a timed test would be a coin toss. `cargo bench`, or `cargo bench -- gemv` / `-- gemm` / `-- demo` for one part.
 
 use codegen::HostIsa;
 use ir::graph::op::{EmbedMode, Op};
 use ir::graph::{Elem, Graph, NodeId, Rows, Stage, Type, verify};
 use ir::order::ReductionOrder;
-use ir::plan::{Arg, BufferKind, Pack, Plan};
+use ir::plan::phases::Phases;
+use ir::plan::{Arg, BufferKind, Pack, Plan, state};
+use isobit::emit::Code;
+use isobit::options::CompileOptions;
+use isobit::pipeline::{self, Watch};
+use isobit::target::Target;
 use passes::lower::{lower, schedule::Schedule};
-use passes::{Manager, Module, Options, Pipeline};
 use runtime::cpu::{CpuDevice, CpuOptions};
-use runtime::device::{Device, KernelNames, KernelSig, LaunchDesc};
+use runtime::device::{Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
+use runtime::session::{Limits, Session};
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
@@ -41,6 +46,9 @@ fn main() {
             }
         }
     }
+    if wanted("gemm") {
+        gemms(&isas);
+    }
     if wanted("demo") {
         demo(&isas, threads);
     }
@@ -69,8 +77,8 @@ fn read_bandwidth(words: &[u64], threads: usize, turns: usize) -> f64 {
     words.len() as f64 * 8.0 / best
 }
 
-/// embed -> quantize -> qlinear, the last two in one stage.
-fn graph(rows: u32, cols: u32, bits: u32) -> Graph {
+/// embed -> quantize -> qlinear, the last two in one stage or apart.
+fn graph(rows: u32, cols: u32, bits: u32, together: bool) -> Graph {
     let mut g = Graph::new("gemv");
     let once = |elem, shape: &[u32]| Type { elem, rows: Rows::Once, shape: shape.to_vec() };
     let affine = Elem::Affine { bits, group: 64, scales: ir::graph::Dtype::Bf16 };
@@ -83,7 +91,10 @@ fn graph(rows: u32, cols: u32, bits: u32) -> Graph {
     let y = g.add("y", Op::QLinear { order }, &[xq, w], Type::tokens(&[rows]));
     g.outputs = vec![y];
     let stage = |name: &str, nodes: &[NodeId], store| Stage { name: name.into(), nodes: nodes.to_vec(), stores: vec![store] };
-    g.stages = vec![stage("x", &[x], x), stage("y", &[xq, y], y)];
+    g.stages = match together {
+        true => vec![stage("x", &[x], x), stage("y", &[xq, y], y)],
+        false => vec![stage("x", &[x], x), stage("xq", &[xq], xq), stage("y", &[y], y)],
+    };
     verify::verify(&g).expect("a sound graph");
     g
 }
@@ -111,7 +122,7 @@ fn random_weights(pack: &Pack) -> Vec<u8> {
 }
 
 fn gemv(rows: u32, cols: u32, bits: u32, isa: HostIsa, threads: usize) {
-    let g = graph(rows, cols, bits);
+    let g = graph(rows, cols, bits, true);
     let plan = lower(&g, &Schedule::HOST).expect("a plan");
     let mut dev = CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() }).expect("threads");
     let sigs: Vec<_> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
@@ -184,55 +195,181 @@ fn gemv(rows: u32, cols: u32, bits: u32, isa: HostIsa, threads: usize) {
     );
 }
 
+/// Tokens of a matmul of many.
+const TOKENS: u32 = 64;
+
+/// A matmul of [`TOKENS`] tokens, its rows quantized before, on one device.
+struct Gemm {
+    dev: CpuDevice,
+    list: PreparedId,
+    grid: u32,
+    best: f64,
+}
+
+impl Gemm {
+    /// In blocks of `tile` tokens; 0: one, which is quantized by every block.
+    fn new(rows: u32, cols: u32, bits: u32, isa: HostIsa, threads: usize, tile: u32) -> Gemm {
+        let together = tile == 0;
+        let tile = tile.max(1);
+        let plan = lower(&graph(rows, cols, bits, together), &Schedule { tokens: tile, ..Schedule::HOST }).expect("a plan");
+        let mut dev = CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() }).expect("threads");
+        let sigs: Vec<_> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
+        let kernels = dev.load_module(&object(&plan, isa), &KernelNames { place: "bench", kernels: &sigs }).expect("code");
+        let mut state = [0i32; state::WORDS as usize];
+        state[state::TOKENS as usize] = TOKENS as i32;
+        let mut buffer = |bytes: &[u8]| {
+            let b = dev.alloc(bytes.len() as u64).expect("memory");
+            dev.write(b, 0, bytes).expect("in range");
+            b
+        };
+        let mut buffers = vec![];
+        for b in &plan.buffers {
+            buffers.push(match b.kind {
+                BufferKind::Value { bytes, .. } => buffer(&vec![0; (bytes * TOKENS) as usize]),
+                BufferKind::State => buffer(&state.map(i32::to_le_bytes).concat()),
+                _ => buffer(&(0..TOKENS).flat_map(|t| (t % 32).to_le_bytes()).collect::<Vec<_>>()),
+            });
+        }
+        let weights: Vec<_> = plan.weights.iter().map(|w| buffer(&random_weights(&w.pack))).collect();
+        let launch = |l: &ir::plan::Launch| {
+            let k = &plan.kernels[l.kernel as usize];
+            let arg = |a: &Arg| match a {
+                Arg::Buffer(i) => (buffers[*i as usize], 0),
+                Arg::Weight(i) => (weights[*i as usize], 0),
+            };
+            let grid = [l.grid_x, l.grid_y(TOKENS as usize, TOKENS as usize)];
+            let args = l.args.iter().map(arg).collect();
+            LaunchDesc { kernel: kernels[l.kernel as usize], args, grid, warps: k.warps, shared_bytes: k.shared_layout().1 }
+        };
+        let mut launches: Vec<_> = plan.launches.iter().map(launch).collect();
+        let last = launches.split_off(launches.len() - 1);
+        // SAFETY: launches of a lowered plan with buffers of its sizes.
+        unsafe { dev.launch(&launches).expect("run") };
+        let grid = last[0].grid[1];
+        Gemm { list: dev.prepare(&last).expect("a list"), dev, grid, best: f64::MAX }
+    }
+
+    fn turn(&mut self) {
+        let t = Instant::now();
+        // SAFETY: as above.
+        unsafe { self.dev.run(self.list, &[self.grid]).expect("run") };
+        self.best = self.best.min(t.elapsed().as_secs_f64());
+    }
+}
+
+/// Products of bytes per second in a loop of `vpdpbusd` on registers alone.
+#[cfg(target_arch = "x86_64")]
+fn dot_peak(threads: usize) -> f64 {
+    use std::arch::x86_64::*;
+    const SUMS: usize = 16;
+    const TURNS: usize = 100_000;
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn spin(seed: i32) -> i32 {
+        let (a, b) = (_mm512_set1_epi32(seed), _mm512_set1_epi32(seed ^ 0x0102_0304));
+        let mut sums = [_mm512_setzero_si512(); SUMS];
+        for _ in 0..TURNS {
+            for s in &mut sums {
+                *s = _mm512_dpbusd_epi32(*s, a, b);
+            }
+        }
+        sums.into_iter().map(|s| _mm512_reduce_add_epi32(s)).fold(0, i32::wrapping_add)
+    }
+    let t = Instant::now();
+    std::thread::scope(|s| {
+        for i in 0..threads {
+            // SAFETY: the caller asked the processor.
+            s.spawn(move || black_box(unsafe { spin(black_box(i as i32 + 3)) }));
+        }
+    });
+    (threads * SUMS * TURNS * 64) as f64 / t.elapsed().as_secs_f64()
+}
+
+/// Matmuls of many tokens by tile, against integer dot products on registers alone. On one thread: two would wait for each
+/// other when the machine has other work.
+fn gemms(isas: &[HostIsa]) {
+    let threads = 1;
+    const TILES: [u32; 5] = [0, 1, 2, 4, 8];
+    println!("\n{TOKENS} tokens, one thread; tera products of bytes per second (three for a weight), and the share of what");
+    println!("`vpdpbusd` does on registers alone in the same run");
+    println!(
+        "{:<12} {:>5} {:>15} {:>17} {:>17} {:>17} {:>17} {:>17} {:>6}",
+        "matrix", "bits", "target", "quantized inside", "tile 1", "2", "4", "8", "peak"
+    );
+    let (rows, cols) = (2816, 2112);
+    for bits in [4, 8] {
+        for &isa in isas.iter().filter(|i| i.runs_here()) {
+            let mut all: Vec<Gemm> = TILES.iter().map(|&t| Gemm::new(rows, cols, bits, isa, threads, t)).collect();
+            let mut peak = 0f64;
+            for _ in 0..20 {
+                for g in &mut all {
+                    g.turn();
+                    #[cfg(target_arch = "x86_64")]
+                    if HostIsa::X86_64V4Vnni.runs_here() {
+                        peak = peak.max(dot_peak(threads));
+                    }
+                }
+            }
+            let work = f64::from(rows) * f64::from(cols) * f64::from(TOKENS) * 3.0;
+            let cells: Vec<String> =
+                all.iter().map(|g| format!("{:>10.3} {:>4.0} %", work / g.best / 1e12, 100.0 * work / g.best / peak)).collect();
+            println!("{:<12} {bits:>5} {:>15} {} {:>6.3}", format!("{rows}x{cols}"), isa.name(), cells.join(" "), peak / 1e12);
+        }
+    }
+}
+
 fn demo(isas: &[HostIsa], threads: usize) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo/mlx-4bit");
     let ck = models::Checkpoint::open(&dir).expect("the demo model");
     let prompt: Vec<u32> = models::Text::load(&ck)
         .and_then(|t| t.raw_prompt("The little lighthouse stood at the end of a long wall of black stone, and", false))
         .expect("a prompt");
+    let long: Vec<u32> = prompt.iter().cycle().take(256).copied().collect();
     println!(
-        "\n{:<10} {:>14} {:>8} {:>9} {:>15} {:>14}",
-        "demo", "target", "threads", "launches", "prefill tok/s", "decode tok/s"
+        "\n{:<10} {:>14} {:>8} {:>9} {:>16} {:>18} {:>14}",
+        "demo", "target", "threads", "launches", "prefill tok/s", "without its plan", "decode tok/s"
     );
     for fuse in [true, false] {
-        let mut m = Module::new(models::gemma4::layers::graph(&ck, EmbedMode::Factor).expect("a graph"));
-        let mut o = Options::default();
-        for pass in ["fuse", "merge-launches"] {
-            o.switches.insert(pass.into(), fuse);
-        }
-        for p in [Pipeline::graph(), Pipeline::plan()] {
-            if let Err(f) = Manager::default().run(&mut m, &p, &o, &mut []) {
-                panic!("{}", f.diagnostic);
-            }
-        }
-        let plan = m.plan.expect("a plan");
         for &isa in isas.iter().filter(|i| i.runs_here()) {
-            let code = object(&plan, isa);
+            let mut options = CompileOptions { targets: vec![target(isa)], ..CompileOptions::default() };
+            options.set_fusion(fuse);
+            let compiled = pipeline::compile(&ck, &options, &mut Watch::default()).expect("a program");
+            let program = &compiled.programs[0];
+            let Code::Host(code) = &program.code else { panic!("no code for the host") };
             for n in [1, threads] {
-                let dev = CpuDevice::new(CpuOptions { threads: n, ..CpuOptions::default() }).expect("threads");
-                let limits = runtime::session::Limits::default();
-                let mut s = runtime::session::Session::new(Box::new(dev), plan.clone(), &code, &ck, limits, &mut |_, _| {})
-                    .expect("a session");
-                let (mut best_prefill, mut best_decode) = (0f64, 0f64);
-                for _ in 0..5 {
-                    s.reset();
-                    let long: Vec<u32> = prompt.iter().cycle().take(256).copied().collect();
-                    let t = Instant::now();
-                    let mut next = s.run(&long, 128, 0, &mut |_| {}).expect("prefill");
-                    best_prefill = best_prefill.max(long.len() as f64 / t.elapsed().as_secs_f64());
+                let open = |plans: Phases| {
+                    let dev = CpuDevice::new(CpuOptions { threads: n, ..CpuOptions::default() }).expect("threads");
+                    Session::new(Box::new(dev), plans, code, &ck, Limits::default(), &mut |_, _| {}).expect("a session")
+                };
+                let plans = (*program.plans).clone();
+                let mut sessions = [open(plans.clone()), open(Phases { prefill: None, ..plans })];
+                let (mut prefill, mut decode) = ([0f64; 2], 0f64);
+                for _ in 0..7 {
+                    let mut next = 0;
+                    for (s, best) in sessions.iter_mut().zip(&mut prefill).rev() {
+                        s.reset();
+                        let t = Instant::now();
+                        next = s.run(&long, 128, 0, &mut |_| {}).expect("prefill");
+                        *best = best.max(long.len() as f64 / t.elapsed().as_secs_f64());
+                    }
                     let t = Instant::now();
                     for _ in 0..200 {
-                        next = s.run(&[next], 1, 0, &mut |_| {}).expect("decode");
+                        next = sessions[0].run(&[next], 1, 0, &mut |_| {}).expect("decode");
                     }
-                    best_decode = best_decode.max(200.0 / t.elapsed().as_secs_f64());
+                    decode = decode.max(200.0 / t.elapsed().as_secs_f64());
                 }
                 println!(
-                    "{:<10} {:>14} {n:>8} {:>9} {best_prefill:>15.0} {best_decode:>14.0}",
+                    "{:<10} {:>14} {n:>8} {:>9} {:>16.0} {:>18.0} {decode:>14.0}",
                     if fuse { "fused" } else { "unfused" },
                     isa.name(),
-                    plan.launches.len()
+                    program.plans.decode.launches.len(),
+                    prefill[0],
+                    prefill[1]
                 );
             }
         }
     }
+}
+
+fn target(isa: HostIsa) -> Target {
+    Target::parse(isa.name()).expect("a target")
 }

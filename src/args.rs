@@ -1,6 +1,7 @@
 //! The command line as types. No logic.
 
-use crate::switches::{Switches, on_off};
+use crate::options::PrefillPlan;
+use crate::switches::{Switches, on_off, prefill_plan};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -55,6 +56,9 @@ pub struct BuildArgs {
     /// How the embedding is rounded: as trained (factor), not at all (exact), or as other programs do (bf16)
     #[arg(long, value_name = "MODE", value_parser = ["factor", "exact", "bf16"], help_heading = "Compilation")]
     pub embed: Option<String>,
+    /// Make a plan of its own for chunks of many tokens: for GPUs only (gpu), for all targets or for none
+    #[arg(long, value_name = "on|off|gpu", value_parser = prefill_plan, help_heading = "Compilation")]
+    pub prefill_plan: Option<PrefillPlan>,
     /// What passes are asked for.
     #[command(flatten)]
     pub passes: PassArgs,
@@ -216,9 +220,21 @@ pub struct DumpArgs {
     /// For which target
     #[arg(long, value_name = "TARGET", default_value = "host")]
     pub target: String,
+    /// Of which plan: for one token (decode), or for chunks of many (prefill)
+    #[arg(long, value_enum, value_name = "PHASE", default_value = "decode", hide_possible_values = true)]
+    pub phase: Phase,
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// Plans of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Phase {
+    /// For one token at a time
+    Decode,
+    /// For chunks of many tokens
+    Prefill,
 }
 
 /// `isobit tokenize`

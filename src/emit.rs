@@ -1,15 +1,16 @@
-//! Code of a plan for one target. The only file that names the code generator; without the feature `llvm` it refuses.
+//! Code of a program's kernels for one target. The only file that names the code generator; without the feature `llvm` it refuses.
 
 use crate::target::Target;
 use ir::diag::Result;
+use ir::kernel::Kernel;
 use ir::plan::Plan;
 
-/// Code of all kernels of a plan.
+/// Code of all kernels of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Code {
     /// One ELF object.
     Host(Vec<u8>),
-    /// One PTX text per kernel, in the plan's order.
+    /// One PTX text per kernel, in their order.
     Ptx(Vec<String>),
     /// The kernels themselves, for the interpreter.
     Kernels,
@@ -27,8 +28,8 @@ pub enum Listing {
 }
 
 /// Kernels as the interpreter loads them.
-pub fn kernels_text(plan: &Plan) -> String {
-    plan.kernels.iter().map(|k| ir::kernel::text::print(k) + "\n").collect()
+pub fn kernels_text<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String {
+    kernels.into_iter().map(|k| ir::kernel::text::print(k) + "\n").collect()
 }
 
 #[cfg(feature = "llvm")]
@@ -40,18 +41,17 @@ mod with_llvm {
     use ir::plan::Plan;
 
     /// Code of all kernels; `progress(done, of)` counts kernels.
-    pub fn code(plan: &Plan, target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
-        let kernels: Vec<&Kernel> = plan.kernels.iter().collect();
+    pub fn code(kernels: &[&Kernel], target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
         match (target.class(), codegen::Target::parse(target.name())?) {
             (Class::Host, codegen::Target::Host(isa)) => {
                 progress(0, 0); // one object: LLVM does not tell how far it is
-                Ok(Code::Host(codegen::host_object(&kernels, isa)?))
+                Ok(Code::Host(codegen::host_object(kernels, isa)?))
             }
             (_, gpu) => {
                 progress(0, kernels.len());
                 let mut out = vec![];
                 for (i, k) in kernels.iter().enumerate() {
-                    out.extend(codegen::ptx(&[k], gpu)?);
+                    out.extend(codegen::ptx(&[*k], gpu)?);
                     progress(i + 1, kernels.len());
                 }
                 Ok(Code::Ptx(out))
@@ -84,6 +84,7 @@ mod without_llvm {
     use super::{Code, Listing};
     use crate::target::Target;
     use ir::diag::{Diagnostic, Result};
+    use ir::kernel::Kernel;
     use ir::plan::Plan;
 
     fn refuse(target: Target) -> Diagnostic {
@@ -93,7 +94,7 @@ mod without_llvm {
     }
 
     /// Refuses.
-    pub fn code(_: &Plan, target: Target, _: &mut dyn FnMut(usize, usize)) -> Result<Code> {
+    pub fn code(_: &[&Kernel], target: Target, _: &mut dyn FnMut(usize, usize)) -> Result<Code> {
         Err(refuse(target))
     }
 
@@ -108,12 +109,12 @@ use with_llvm as how;
 #[cfg(not(feature = "llvm"))]
 use without_llvm as how;
 
-/// Code of all kernels of a plan; `progress(done, of)` counts kernels.
-pub fn code(plan: &Plan, target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
-    how::code(plan, target, progress)
+/// Code of these kernels; `progress(done, of)` counts them.
+pub fn code(kernels: &[&Kernel], target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
+    how::code(kernels, target, progress)
 }
 
-/// The same as text, to look at.
+/// Code of a plan's kernels as text, to look at.
 pub fn listing(plan: &Plan, target: Target, form: Listing) -> Result<String> {
     how::listing(plan, target, form)
 }

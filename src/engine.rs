@@ -2,7 +2,6 @@
 
 use crate::emit::{Code, kernels_text};
 use crate::pipeline::{Program, Progress};
-use crate::target::Class;
 use ir::diag::{Diagnostic, Result};
 use models::Checkpoint;
 use runtime::cpu::{CpuDevice, CpuOptions};
@@ -146,15 +145,13 @@ impl Engine {
         let limits = Limits { context, chunk, outputs, ..default };
         let (device, code): (Box<dyn Device>, Vec<u8>) = match &program.code {
             Code::Host(object) => (Box::new(CpuDevice::new(cpu(options))?), object.clone()),
-            Code::Kernels => (Box::new(InterpDevice::new(Default::default())), kernels_text(&program.plan).into_bytes()),
-            Code::Ptx(_) => {
-                debug_assert_eq!(program.target.class(), Class::Gpu);
-                return Err(Diagnostic::new("E0754", format!("running on `{}` is not built yet", program.target.name()))
-                    .hint("run the host's program: leave out `--target`"));
+            Code::Kernels => {
+                (Box::new(InterpDevice::new(Default::default())), kernels_text(program.plans.kernels()).into_bytes())
             }
+            Code::Ptx(texts) => gpu(texts, program)?,
         };
-        let plan = (*program.plan).clone();
-        let session = Session::new(device, plan, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
+        let plans = (*program.plans).clone();
+        let session = Session::new(device, plans, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
         Ok(Engine { session, room, chunk })
     }
 
@@ -231,4 +228,23 @@ impl Engine {
 fn cpu(options: &EngineOptions) -> CpuOptions {
     let default = CpuOptions::default();
     CpuOptions { threads: options.threads.unwrap_or(default.threads), ..default }
+}
+
+/// A GPU, and the module of these kernels.
+#[cfg(feature = "cuda")]
+fn gpu(texts: &[String], program: &Program) -> Result<(Box<dyn Device>, Vec<u8>)> {
+    let device = runtime::cuda::CudaDevice::new(Default::default())?;
+    let kernels = program.plans.kernels();
+    let names = kernels.iter().map(|k| k.name.as_str()).zip(texts.iter().map(String::as_str));
+    Ok((Box::new(device), runtime::cuda::frame(names).into_bytes()))
+}
+
+/// Refuses.
+#[cfg(not(feature = "cuda"))]
+fn gpu(_: &[String], program: &Program) -> Result<(Box<dyn Device>, Vec<u8>)> {
+    Err(Diagnostic::new(
+        "E0754",
+        format!("this build of isobit cannot run `{}`: it was built without CUDA", program.target.name()),
+    )
+    .hint("run the host's program: leave out `--target`, or build with the feature `cuda`"))
 }

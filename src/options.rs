@@ -1,6 +1,6 @@
 //! Options of a compilation: everything beside the checkpoint that decides what comes out.
 
-use crate::target::Target;
+use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::EmbedMode;
 use passes::{Level, Manager};
@@ -16,13 +16,56 @@ pub struct CompileOptions {
     pub targets: Vec<Target>,
     /// How the embedding row enters the residual stream.
     pub embed: EmbedMode,
+    /// For which targets to make a plan for chunks of many tokens; others run the plan for one.
+    pub prefill: PrefillPlan,
     /// Options of the passes.
     pub passes: passes::Options,
 }
 
+/// Which targets get a plan of their own for chunks of many tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefillPlan {
+    /// All.
+    On,
+    /// None.
+    Off,
+    /// GPUs. On a processor the plan for one token is as fast: weights stay in its caches.
+    #[default]
+    Gpu,
+}
+
+impl PrefillPlan {
+    /// All of them.
+    pub const ALL: [PrefillPlan; 3] = [PrefillPlan::On, PrefillPlan::Off, PrefillPlan::Gpu];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            PrefillPlan::On => "on",
+            PrefillPlan::Off => "off",
+            PrefillPlan::Gpu => "gpu",
+        }
+    }
+
+    /// The one of this name.
+    pub fn parse(name: &str) -> Option<PrefillPlan> {
+        PrefillPlan::ALL.into_iter().find(|p| p.name() == name)
+    }
+
+    /// Do targets of this class get one?
+    pub fn wanted(self, class: Class) -> bool {
+        self == PrefillPlan::On || self == PrefillPlan::Gpu && class == Class::Gpu
+    }
+}
+
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { targets: vec![], embed: EmbedMode::Factor, passes: passes::Options::default() }
+        CompileOptions {
+            targets: vec![],
+            embed: EmbedMode::Factor,
+            prefill: PrefillPlan::default(),
+            passes: passes::Options::default(),
+        }
     }
 }
 
@@ -54,7 +97,7 @@ impl CompileOptions {
     pub fn text(&self) -> String {
         let mut passes = self.passes.clone();
         passes.switches.retain(|_, on| !*on); // On is what passes are.
-        format!("embed={} {passes}", embed_name(self.embed))
+        format!("embed={} prefill-plan={} {passes}", embed_name(self.embed), self.prefill.name())
     }
 }
 

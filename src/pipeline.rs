@@ -1,14 +1,16 @@
 //! The compiler from end to end: checkpoint, graph, passes, per class of targets a plan of kernels, per target code.
 //!
-//! Lowering differs between host and GPU in the free schedule only, so the graph is compiled once. A [`Watch`] looks on: it
+//! Lowering differs between host and GPU in the free schedule only, so the graph is compiled once. A class of targets gets two
+//! plans of it: one for one token, and one for chunks of many, for which fusion is chosen anew. A [`Watch`] looks on: it
 //! collects dumps and times and is told of progress, and nothing that it does can change the result.
 
 use crate::emit::{self, Code};
-use crate::options::CompileOptions;
+use crate::options::{CompileOptions, PrefillPlan};
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::Graph;
 use ir::plan::Plan;
+use ir::plan::phases::Phases;
 use models::Checkpoint;
 use passes::instrument::dump::Dump;
 use passes::instrument::timing::Timing;
@@ -24,7 +26,7 @@ pub struct Program {
     /// What the code is for.
     pub target: Target,
     /// Kernels and launches.
-    pub plan: Arc<Plan>,
+    pub plans: Arc<Phases>,
     /// Their code.
     pub code: Code,
 }
@@ -36,8 +38,8 @@ pub struct Planned {
     pub graph: Graph,
     /// What the passes did.
     pub report: Report,
-    /// A plan for each class of targets that was asked for.
-    pub plans: Vec<(Class, Arc<Plan>)>,
+    /// The plans for each class of targets that was asked for.
+    pub plans: Vec<(Class, Arc<Phases>)>,
 }
 
 /// The checkpoint as a program.
@@ -124,12 +126,12 @@ pub fn compile(ck: &Checkpoint, options: &CompileOptions, watch: &mut Watch) -> 
     let planned = plan(ck, options, &classes, watch)?;
     let mut programs = vec![];
     for &target in &options.targets {
-        let plan = planned.plans.iter().find(|(c, _)| *c == target.class()).map(|(_, p)| p.clone()).unwrap_or_default();
+        let plans = planned.plans.iter().find(|(c, _)| *c == target.class()).map(|(_, p)| p.clone()).unwrap_or_default();
         let since = Instant::now();
         let what = format!("code for {}", target.name());
-        let code = emit::code(&plan, target, &mut |done, of| watch.tell(&what, done, of))?;
+        let code = emit::code(&plans.kernels(), target, &mut |done, of| watch.tell(&what, done, of))?;
         watch.time(format!("code {}", target.name()), since);
-        programs.push(Program { target, plan, code });
+        programs.push(Program { target, plans, code });
     }
     Ok(Compiled { options: options.clone(), planned, programs })
 }
@@ -146,7 +148,13 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
     check_keep(&options.passes, &named, &module.graph)?;
     let mut plans = vec![];
     for &class in classes {
-        plans.push((class, Arc::new(place(&module.graph, class, &report, options, watch)?)));
+        let mut taken = report.decisions.len() as u64;
+        let decode = place(&module.graph, class, false, &mut taken, options, watch)?;
+        let prefill = match options.prefill.wanted(class) {
+            true => Some(place(&module.graph, class, true, &mut taken, options, watch)?),
+            false => None,
+        };
+        plans.push((class, Arc::new(Phases::join(decode, prefill))));
     }
     Ok(Planned { graph: module.graph, report, plans })
 }
@@ -172,14 +180,32 @@ pub fn check_keep(options: &Options, before: &[String], graph: &Graph) -> Result
     Ok(())
 }
 
-/// The graph as kernels, launches and a memory plan, for one class of targets: only the free schedule differs.
-fn place(graph: &Graph, class: Class, before: &Report, options: &CompileOptions, watch: &mut Watch) -> Result<Plan> {
-    let mut passes = Options { schedule: class.schedule(), ..options.passes.clone() };
-    // The numbers of decisions go on from those of the passes over the graph.
-    let taken = before.decisions.len() as u64;
-    passes.pass_limit = passes.pass_limit.map(|l| l.saturating_sub(taken));
+/// Rows of a launch for which the fusion of prefill plans is chosen.
+const PREFILL_ROWS: u32 = 128;
+
+/// The graph as kernels, launches and a memory plan, for one class of targets: only the free schedule differs, and for chunks
+/// of many tokens fusion.
+fn place(
+    graph: &Graph,
+    class: Class,
+    prefill: bool,
+    taken: &mut u64,
+    options: &CompileOptions,
+    watch: &mut Watch,
+) -> Result<Plan> {
+    let mut passes = Options { schedule: class.schedule(prefill), ..options.passes.clone() };
+    // The numbers of decisions go on from those of the passes before.
+    passes.pass_limit = passes.pass_limit.map(|l| l.saturating_sub(*taken));
     let mut module = Module::new(graph.clone());
-    run(&mut module, &Pipeline::plan(), &passes, class.name(), taken, watch)?;
+    let mut of = (Pipeline::plan(), class.name().to_string());
+    if prefill {
+        of = (Pipeline::prefill(), format!("{}/prefill", class.name()));
+        passes.rows = PREFILL_ROWS;
+        module.graph.stages.clear();
+        module.graph.launches.clear();
+    }
+    let report = run(&mut module, &of.0, &passes, &of.1, *taken, watch)?;
+    *taken += report.decisions.len() as u64;
     module.plan.ok_or_else(|| Diagnostic::new("E0768", "the passes left no plan"))
 }
 
@@ -187,12 +213,12 @@ fn place(graph: &Graph, class: Class, before: &Report, options: &CompileOptions,
 pub fn after(ck: &Checkpoint, pass: &str, class: Class, options: &CompileOptions) -> Result<String> {
     Manager::default().find(pass)?;
     let mut watch = Watch { print_after: vec![pass.into()], ..Watch::default() };
-    plan(ck, options, &[class], &mut watch)?;
+    plan(ck, &CompileOptions { prefill: PrefillPlan::Off, ..options.clone() }, &[class], &mut watch)?;
     Ok(watch.printed.pop().map(|(_, text)| text).unwrap_or_default())
 }
 
 /// Runs passes under the instruments that the watch asks for; `class` is empty for passes over the graph, `before` the
-/// number of decisions that earlier passes took.
+/// number of decisions that earlier passes took. Modules are printed for one token only.
 fn run(
     module: &mut Module,
     pipeline: &Pipeline,
@@ -205,7 +231,9 @@ fn run(
     let clock = || start.elapsed().as_nanos() as u64;
     let mut verify = VerifyEach::with(verify);
     let mut dump = Dump::with(print);
-    let mut print_after = PrintAfter::new(&watch.print_after);
+    let prefill = class.ends_with("/prefill");
+    let printed: &[String] = if prefill { &[] } else { &watch.print_after };
+    let mut print_after = PrintAfter::new(printed);
     let mut timing = Timing::new(&clock);
     let mut told = Told { watch: &mut watch.progress, of: pipeline.entries.len() };
     let mut looks: Vec<&mut dyn Instrument> = vec![];
@@ -222,8 +250,8 @@ fn run(
     watch.times.extend(timing.times.iter().map(|(pass, t)| (at(pass), *t)));
     if watch.dump {
         let folder = if class.is_empty() { String::new() } else { format!("{class}/") };
-        // The graph that lowering begins with is in the folder above.
-        let files = dump.folder().into_iter().filter(|(f, _)| class.is_empty() || !f.ends_with(".graph"));
+        // The graph that lowering begins with is in the folder above, unless it was fused anew.
+        let files = dump.folder().into_iter().filter(|(f, _)| class.is_empty() || prefill || !f.ends_with(".graph"));
         watch.dumps.extend(files.map(|(file, text)| (format!("{folder}{file}"), text)));
     }
     let decisions = match &result {

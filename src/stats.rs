@@ -13,7 +13,7 @@ use std::fmt::Write;
 /// Numbers of one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanStats {
-    /// Kernels launched for one token.
+    /// Kernels launched for one token, or for a chunk.
     pub launches: u64,
     /// Distinct kernels.
     pub kernels: u64,
@@ -45,9 +45,10 @@ pub fn table(ck: &Checkpoint, options: &CompileOptions, classes: &[Class]) -> Re
     let _ = writeln!(out, "switches: {}", options.switches().into_iter().map(on).collect::<Vec<_>>().join(", "));
     let _ = writeln!(out, "options:  {}\n", options.text());
     for &class in classes {
-        let numbers = |o: &CompileOptions| -> Result<PlanStats> {
+        let numbers = |o: &CompileOptions| -> Result<[Option<PlanStats>; 2]> {
             let planned = pipeline::plan(ck, o, &[class], &mut Watch::default())?;
-            Ok(PlanStats::new(&planned.plans[0].1, ck))
+            let plans = &planned.plans[0].1;
+            Ok([Some(PlanStats::new(&plans.decode, ck)), plans.prefill.as_ref().map(|p| PlanStats::new(p, ck))])
         };
         let with = |fusion: bool| {
             let mut o = options.clone();
@@ -56,15 +57,19 @@ pub fn table(ck: &Checkpoint, options: &CompileOptions, classes: &[Class]) -> Re
         };
         let columns = [numbers(options)?, with(true)?, with(false)?];
         let _ = writeln!(out, "{:<22} {:>12} {:>12} {:>12}", class.name(), "as asked", "fusion on", "fusion off");
-        let mut row = |name: &str, of: fn(&PlanStats) -> u64| {
-            let cells: Vec<String> = columns.iter().map(|s| format!("{:>12}", of(s))).collect();
+        let mut row = |name: &str, phase: usize, of: fn(&PlanStats) -> u64| {
+            let cell = |s: &[Option<PlanStats>; 2]| s[phase].as_ref().map_or("none".into(), |s| of(s).to_string());
+            let cells: Vec<String> = columns.iter().map(|s| format!("{:>12}", cell(s))).collect();
             let _ = writeln!(out, "  {name:<20} {}", cells.join(" "));
         };
-        row("kernels per token", |s| s.launches);
-        row("distinct kernels", |s| s.kernels);
-        row("arena bytes per row", |s| s.arena_bytes);
-        row("arena bytes per output", |s| s.output_bytes);
-        row("weight bytes", |s| s.weight_bytes);
+        row("kernels per token", 0, |s| s.launches);
+        row("distinct kernels", 0, |s| s.kernels);
+        row("arena bytes per row", 0, |s| s.arena_bytes);
+        row("arena bytes per output", 0, |s| s.output_bytes);
+        row("kernels per chunk", 1, |s| s.launches);
+        row("  distinct", 1, |s| s.kernels);
+        row("  arena bytes per row", 1, |s| s.arena_bytes);
+        row("weight bytes", 0, |s| s.weight_bytes);
     }
     Ok(out)
 }

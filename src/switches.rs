@@ -1,5 +1,6 @@
 //! One command line option per registered pass: `--fuse off`, `--memory-plan off`, ... New passes appear by themselves.
 
+use crate::options::PrefillPlan;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use passes::{Effect, Manager, Options};
 use std::collections::BTreeMap;
@@ -14,6 +15,17 @@ pub fn on_off(value: &str) -> Result<bool, String> {
         "on" | "true" | "1" => Ok(true),
         "off" | "false" | "0" => Ok(false),
         _ => Err("a switch is on or off (also true, false, 1, 0)".into()),
+    }
+}
+
+/// Reads the value of `--prefill-plan`: a switch, or `gpu`.
+pub fn prefill_plan(value: &str) -> Result<PrefillPlan, String> {
+    match PrefillPlan::parse(value) {
+        Some(plan) => Ok(plan),
+        None => match on_off(value) {
+            Ok(on) => Ok(if on { PrefillPlan::On } else { PrefillPlan::Off }),
+            Err(_) => Err("it is gpu, on or off (also true, false, 1, 0)".into()),
+        },
     }
 }
 

@@ -45,11 +45,13 @@ impl Class {
         }
     }
 
-    /// How work is spread; the only thing in which lowerings differ.
-    pub fn schedule(self) -> Schedule {
-        match self {
-            Class::Host => Schedule::HOST,
-            Class::Gpu => Schedule::GPU,
+    /// How work is spread for one token, or for chunks of many; the only thing in which lowerings differ.
+    pub fn schedule(self, prefill: bool) -> Schedule {
+        match (self, prefill) {
+            (Class::Host, false) => Schedule::HOST,
+            (Class::Host, true) => Schedule::HOST_PREFILL,
+            (Class::Gpu, false) => Schedule::GPU,
+            (Class::Gpu, true) => Schedule::GPU_PREFILL,
         }
     }
 }

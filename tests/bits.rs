@@ -11,6 +11,7 @@ use common::pairwise::{cover, covered, product};
 use common::*;
 use ir::graph::Graph;
 use ir::kernel::interp::RunOptions;
+use ir::plan::phases::Phases;
 use ir::plan::{BufferKind, Plan};
 use passes::lower::schedule::Schedule;
 use passes::{Manager, Options, Pipeline};
@@ -24,8 +25,9 @@ use std::time::Instant;
 /// Digest of the logits of [`text`], the same on every machine. Where numerics were changed on purpose, the new one goes here.
 const DIGEST: &str = "d84598283f64908d0657b35ea17b6748c73da9fb0c4995c360f053d062ead6cd";
 
-/// warps / lanes a row / words a load / tiles a warp / stages of copies / blocks wished for.
-const SCHEDULES: [&str; 6] = ["1/1/1/4/0/0", "4/4/4/1/0/0", "2/2/2/1/0/0", "4/1/2/2/0/0", "2/4/2/1/3/0", "8/2/4/16/0/2"];
+/// warps / lanes a row / words a load / tiles a warp / stages of copies / blocks wished for / tokens of a block in prefill.
+const SCHEDULES: [&str; 6] =
+    ["1/1/1/4/0/0/2", "4/4/4/1/0/0/8", "2/2/2/1/0/0/1", "4/1/2/2/0/0/1", "2/4/2/1/3/0/4", "8/2/4/16/0/2/2"];
 
 /// Passes that are off.
 const FUSION: [(&str, &[&str]); 3] =
@@ -61,27 +63,29 @@ fn fused(fusion: usize) -> &'static Graph {
     GRAPHS[fusion].get_or_init(|| through_passes(model(), &without(FUSION[fusion].1)))
 }
 
-fn planned(fusion: usize, schedule: &str, memory_plan: bool) -> Plan {
+fn planned(fusion: usize, schedule: &str, memory_plan: bool) -> Phases {
     let schedule = Schedule::parse(schedule).unwrap_or_else(|| panic!("{schedule}"));
-    plan(fused(fusion), &Options { schedule, ..without(if memory_plan { &[] } else { &["memory-plan"] }) })
+    let mut options = without(FUSION[fusion].1);
+    options.switches.insert("memory-plan".into(), memory_plan);
+    phases(fused(fusion), &Options { schedule, ..options })
 }
 
 /// The default program with its code.
-fn default_program() -> &'static (Plan, Vec<u8>) {
-    static P: OnceLock<(Plan, Vec<u8>)> = OnceLock::new();
+fn default_program() -> &'static (Phases, Vec<u8>) {
+    static P: OnceLock<(Phases, Vec<u8>)> = OnceLock::new();
     P.get_or_init(|| {
         let plan = planned(0, SCHEDULES[0], true);
-        let code = object(&plan, best_target());
+        let code = object_of(&plan.kernels(), best_target());
         (plan, code)
     })
 }
 
-/// The logits that all others are compared with: default program, host, one thread, chunks of 128.
+/// The logits that all others are compared with: the plan for one token, host, one thread, chunks of 128.
 fn wanted() -> &'static [f32] {
     static W: OnceLock<Vec<f32>> = OnceLock::new();
     W.get_or_init(|| {
         let (plan, code) = default_program();
-        logits(&mut on_host(plan, code, threads(1), limits(128), checkpoint()), text(), 128).0
+        logits(&mut on_host(&plan.decode, code, threads(1), limits(128), checkpoint()), text(), 128).0
     })
 }
 
@@ -103,9 +107,10 @@ fn fed(s: &mut Session, ids: &[u32], feed: Feed) -> Vec<f32> {
     out
 }
 
-/// Numbers of levels: target, schedule, fusion (these three make the code), feed, threads, memory plan, poison, order of blocks.
-fn levels() -> [usize; 8] {
-    [host_targets().len(), SCHEDULES.len(), FUSION.len(), FEEDS.len(), 2, 2, 2, ORDERS.len()]
+/// Numbers of levels: target, schedule, fusion (these three make the code), feed, threads, memory plan, poison, order of blocks,
+/// a plan for chunks.
+fn levels() -> [usize; 9] {
+    [host_targets().len(), SCHEDULES.len(), FUSION.len(), FEEDS.len(), 2, 2, 2, ORDERS.len(), 2]
 }
 
 #[test]
@@ -175,17 +180,23 @@ fn same_bits_in(rows: Vec<Vec<usize>>) {
     let programs: Vec<_> = programs.into_iter().collect();
     let bad: Vec<String> = on_two_threads(&programs, |(p, rows)| {
         let plans = [true, false].map(|memory| planned(p[2], SCHEDULES[p[1]], memory));
-        assert_eq!(plans[0].kernels, plans[1].kernels, "places are no business of kernels");
-        assert!(plans[0].arena_bytes < plans[1].arena_bytes, "the memory plan shares nothing");
-        let code = object(&plans[0], isas[p[0]]);
+        assert_eq!(plans[0].kernels(), plans[1].kernels(), "places are no business of kernels");
+        for ((_, a), (_, b)) in plans[0].plans().zip(plans[1].plans()) {
+            assert!(a.arena_bytes < b.arena_bytes, "the memory plan shares nothing");
+        }
+        let code = object_of(&plans[0].kernels(), isas[p[0]]);
         let (mut bad, name) = (vec![], format!("{}, schedule {}, {}", isas[p[0]].name(), SCHEDULES[p[1]], FUSION[p[2]].0));
         for r in rows {
             let feed = FEEDS[r[3]];
             let chunk = if let Feed::Chunks(n) = feed { n } else { 128 };
             let cpu = CpuOptions { threads: r[4] + 1, poison: r[6] == 1, order: ORDERS[r[7]] };
-            let got = fed(&mut on_host(&plans[r[5]], &code, cpu, limits(chunk), checkpoint()), text(), feed);
+            let mut plans = plans[r[5]].clone();
+            if r[8] == 1 {
+                plans.prefill = None;
+            }
+            let got = fed(&mut on_host(&plans, &code, cpu, limits(chunk), checkpoint()), text(), feed);
             if let Some(d) = difference(wanted(), &got, width) {
-                bad.push(format!("{name}, {feed:?}, {cpu:?}, memory plan {}: {d}", r[5] == 0));
+                bad.push(format!("{name}, {feed:?}, {cpu:?}, memory plan {}, prefill plan {}: {d}", r[5] == 0, r[8] == 0));
             }
         }
         println!("{name}: {} runs, {} differ, {:.0} s", rows.len(), bad.len(), start.elapsed().as_secs_f64());
@@ -226,9 +237,9 @@ fn every_optional_pass_may_be_off() {
     println!("optional: {optional:?} of {known:?}");
     assert!(optional.len() >= 6);
     on_two_threads(&optional, |pass| {
-        let options = Options { schedule: Schedule::GPU, ..without(&[pass]) };
-        let plan = program(&options);
-        let code = object(&plan, best_target());
+        let options = Options { schedule: Schedule::GPU_PREFILL, ..without(&[pass]) };
+        let plan = phases(&through_passes(model(), &options), &options);
+        let code = object_of(&plan.kernels(), best_target());
         let mut s = on_host(&plan, &code, threads(1), limits(128), checkpoint());
         same_bits(&format!("without {pass}"), wanted(), &logits(&mut s, text(), 128).0, 4096);
     });
@@ -239,14 +250,14 @@ fn interpreters_agree() {
     // Past the window, so that rings wrap.
     let ids = &text()[..170];
     let want = &wanted()[..170 * 4096];
-    let cases = [(0, SCHEDULES[0]), (2, SCHEDULES[0]), (0, "4/4/4/1/0/0"), (0, SCHEDULES[4])];
+    let cases = [(0, SCHEDULES[0]), (2, SCHEDULES[0]), (0, SCHEDULES[1]), (0, SCHEDULES[4])];
     on_two_threads(&cases, |&(fusion, schedule)| {
         let plan = planned(fusion, schedule, true);
         let (got, _) = logits(&mut on_interpreter(&plan, limits(64), checkpoint()), ids, 50);
         same_bits(&format!("interpreter of kernels, {}, {schedule}", FUSION[fusion].0), want, &got, 4096);
-        // Twelve tokens under all its checks: no race, no uninitialised read, no read of a copy in flight.
+        // Eleven tokens and one under all its checks: no race, no uninitialised read, no read of a copy in flight.
         let mut s = on_device_of_kernels(&plan, RunOptions::checked(3), limits(12), checkpoint());
-        let (got, _) = logits(&mut s, &ids[..12], 12);
+        let (got, _) = logits(&mut s, &ids[..12], 11);
         same_bits(&format!("checked interpreter, {}, {schedule}", FUSION[fusion].0), &want[..12 * 4096], &got, 4096);
     });
     for (fusion, (name, _)) in FUSION.iter().enumerate().filter(|(i, _)| *i != 1) {
@@ -267,8 +278,12 @@ fn compiled() -> Vec<(String, Vec<u8>)> {
     out.push(("report".into(), format!("{report:?}").into_bytes()));
     out.push(("kernels".into(), kernel_text(&plan)));
     out.push(("object".into(), object(&plan, codegen::HostIsa::X86_64V4Vnni)));
-    let gpu = planned(0, "4/4/4/1/0/0", true);
-    let kernels: Vec<_> = gpu.kernels.iter().collect();
+    let both = planned(0, SCHEDULES[0], true);
+    for (phase, plan) in both.plans() {
+        out.push((format!("{phase} of two"), ir::plan::text::print_whole(plan).into_bytes()));
+    }
+    let gpu = planned(0, SCHEDULES[1], true);
+    let kernels = gpu.kernels();
     for target in [codegen::Target::Sm90, codegen::Target::Sm121] {
         let ptx = codegen::ptx(&kernels, target).unwrap_or_else(|d| panic!("{d}"));
         out.push((target.name(), ptx.concat().into_bytes()));
@@ -303,7 +318,7 @@ fn two_compiles_and_two_processes() {
 #[test]
 fn planted_faults_in_a_kernel_are_caught() {
     let (ids, want) = (&text()[..40], &wanted()[..40 * 4096]);
-    let right = planned(2, SCHEDULES[0], true);
+    let right = planned(2, SCHEDULES[0], true).decode;
     let faults = [
         ("the constant 1/256 one ulp off", "layers.3.mlp.norm", fault::constant as Fault),
         ("a tree in the other order", "layers.0.attn.norm", fault::tree),
@@ -337,7 +352,7 @@ fn planted_faults_in_a_plan_are_caught() {
         logits(&mut on_host(plan, code, cpu, limits(40), checkpoint()), ids, 40).0
     };
     // Two values that live at once in one place.
-    let mut wrong = planned(2, SCHEDULES[0], true);
+    let mut wrong = planned(2, SCHEDULES[0], true).decode;
     let code = object(&wrong, best_target());
     same_bits("before the fault", want, &run(&wrong, &code, Order::Forward), 4096);
     let at = |name: &str| wrong.buffer(name).unwrap_or_else(|| panic!("no {name}"));

@@ -8,6 +8,7 @@ mod common;
 use codegen::Target;
 use codegen::audit::{Counts, float_counts, ptx_audit, ptx_counts};
 use common::formats::{FORMATS, Format, small_model};
+use common::prefill;
 use ir::graph::Graph;
 use ir::graph::op::EmbedMode;
 use ir::kernel::build::Builder;
@@ -37,10 +38,18 @@ fn kernels_of(graph: Graph, fuse: bool, schedule: Schedule) -> Vec<Kernel> {
         o.switches.insert(pass.into(), fuse);
     }
     let manager = Manager::default();
-    for p in [Pipeline::graph(), Pipeline::plan()] {
-        manager.run(&mut m, &p, &o, &mut []).unwrap_or_else(|f| panic!("{}", f.diagnostic));
+    let run = |m: &mut Module, p: Pipeline| {
+        manager.run(m, &p, &o, &mut []).unwrap_or_else(|f| panic!("{}", f.diagnostic));
+    };
+    run(&mut m, Pipeline::graph());
+    if schedule.tokens == 1 {
+        run(&mut m, Pipeline::plan());
+        return m.plan.unwrap().kernels;
     }
-    m.plan.unwrap().kernels
+    // Of a plan for chunks what has tiles; fused as for the host, where most matmuls of small models have them.
+    let plan = prefill(&m.graph, &o);
+    let tiled = |i: &usize| plan.launches.iter().any(|l| l.tokens > 1 && l.kernel as usize == *i);
+    (0..plan.kernels.len()).filter(tiled).map(|i| plan.kernels[i].clone()).collect()
 }
 
 /// Float operations in a disassembly, by the first word of each instruction (uniform and packed forms too).
@@ -105,7 +114,16 @@ fn assemble(ptx: &str, target: &Target, at: &Path) -> Result<Assembled, String> 
 fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
     let mut all: BTreeMap<String, Kernel> = BTreeMap::new();
     let staged = Schedule { stages: 3, ..Schedule::GPU };
-    for (tag, fuse, schedule) in [("fused", true, Schedule::GPU), ("single", false, Schedule::GPU), ("staged", true, staged)] {
+    let tiles = Schedule::GPU_PREFILL;
+    let eight = Schedule { stages: 3, tokens: 8, ..tiles };
+    for (tag, fuse, schedule) in [
+        ("fused", true, Schedule::GPU),
+        ("single", false, Schedule::GPU),
+        ("staged", true, staged),
+        ("tiles", true, tiles),
+        ("single-tiles", false, tiles),
+        ("staged-tiles", true, eight),
+    ] {
         for k in kernels(common::checkpoint(), fuse, schedule) {
             all.insert(format!("{tag}.{}", k.name), k);
         }
@@ -115,12 +133,12 @@ fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
     // Codes of 2 and 3 bits are read as those of 4, codes of 5 and 6 as those of 8, which the demo model has with bf16 scales.
     for f in [FORMATS[0], FORMATS[1], FORMATS[2], FORMATS[4], FORMATS[7]] {
         let plain = matches!(f, Format::Plain(_));
-        for (fuse, schedule) in [(true, Schedule::GPU), (false, Schedule::GPU), (true, staged)] {
+        for (fuse, schedule) in [(true, Schedule::GPU), (false, Schedule::GPU), (true, staged), (true, tiles)] {
             if !plain && !fuse || f != FORMATS[0] && schedule == staged {
                 continue;
             }
             for mut k in kernels_of(small_model(f), fuse, schedule) {
-                let name = format!("{f:?}.{fuse}.{}.{}", schedule.stages, k.name);
+                let name = format!("{f:?}.{fuse}.{schedule}.{}", k.name);
                 k.name = "k".into();
                 if known.insert(ir::kernel::text::print(&k)) {
                     all.insert(name, k);

@@ -1,6 +1,7 @@
 //! The launch plan: which kernels run in which order on which buffers, everything but addresses known.
 //! What changes from step to step is read by the kernels from the state buffer ([`state`]), so a plan never goes stale.
 
+pub mod phases;
 pub mod text;
 pub mod verify;
 
@@ -103,7 +104,7 @@ pub enum Arg {
     Weight(u32),
 }
 
-/// One launch: grid `grid_x × rows`.
+/// One launch: grid `grid_x × ceil(rows / tokens)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Names of the stages it computes, joined by `+`.
@@ -114,8 +115,18 @@ pub struct Launch {
     pub args: Vec<Arg>,
     /// Blocks along x.
     pub grid_x: u32,
-    /// Blocks along y: one per row.
+    /// Rows along y.
     pub rows: Rows,
+    /// Rows that one block computes, one after the other in the chunk.
+    pub tokens: u32,
+}
+
+impl Launch {
+    /// Blocks along y in a step of so many tokens, with so many outputs.
+    pub fn grid_y(&self, tokens: usize, outputs: usize) -> u32 {
+        let rows = if self.rows == Rows::Outputs { outputs } else { tokens };
+        rows.div_ceil(self.tokens.max(1) as usize) as u32
+    }
 }
 
 /// A plan.

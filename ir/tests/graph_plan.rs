@@ -10,6 +10,7 @@ use ir::graph::op::RopeParams;
 use ir::kernel::Kernel;
 use ir::layout::{Format, MatrixLayout};
 use ir::order::{ReductionOrder, Take, Tree};
+use ir::plan::phases::Phases;
 use ir::plan::text::{parse, parse_whole, print, print_whole};
 use ir::plan::verify::{CODES, verify};
 use ir::plan::{Arg, Buffer, BufferKind, Launch, Pack, PackedWeight, Plan};
@@ -137,7 +138,7 @@ fn random_plan(r: &mut Rng, kernels: &[Kernel]) -> Plan {
     for _ in 0..r.below(6) {
         let arg = |r: &mut Rng| if r.below(2) == 0 { Arg::Buffer(any(r)) } else { Arg::Weight(any(r)) };
         let args = (0..r.below(4)).map(|_| arg(r)).collect();
-        p.launches.push(Launch { name: name(r), kernel: any(r), args, grid_x: any(r), rows: rows(r) });
+        p.launches.push(Launch { name: name(r), kernel: any(r), args, grid_x: any(r), rows: rows(r), tokens: any(r) });
     }
     p
 }
@@ -271,6 +272,8 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ("  b5", "rows=O", "rows=T", "E0360"),
     ("  launch \"mid\"", "grid_x=1", "grid_x=0", "E0361"),
     ("  launch \"mid\"", "grid_x=1", "grid_x=3000000000", "E0361"),
+    ("  launch \"mid\"", "rows=T", "rows=T, tokens=0", "E0361"),
+    ("  launch \"mid\"", "rows=T", "rows=T, tokens=65", "E0361"),
     ("  launch \"mid\"", "rows=T", "rows=O", "E0362"),
 ];
 
@@ -311,4 +314,37 @@ fn what_may_be_written_down() {
     // A cache may be read and written by a launch, and read before this plan writes it.
     let text = change(PLAN, "  launch \"write\"", "b3, b6", "b7, b6");
     assert_eq!(verify(&read(&text), &[]).map_err(|e| show(&e)), Ok(()));
+}
+
+#[test]
+fn plans_of_two_phases_share_what_is_equal() {
+    let decode = read(PLAN);
+    let mut prefill = decode.clone();
+    // Another kernel of an old name, and two that are the same.
+    prefill.kernels[1].warps = 2;
+    prefill.launches[1].tokens = 4;
+    let mut both = Phases::join(decode.clone(), Some(prefill));
+    let names = |p: &Plan| p.kernels.iter().map(|k| k.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(both.prefill.as_ref().unwrap()), ["from_weight", "p_copy", "cache"]);
+    assert_eq!(both.kernels().iter().map(|k| k.name.as_str()).collect::<Vec<_>>(), ["from_weight", "copy", "cache", "p_copy"]);
+    both.check().unwrap();
+    assert_eq!(both.common().weights, decode.weights);
+    // One name for two kernels, or for two caches.
+    let p = both.prefill.as_mut().unwrap();
+    p.kernels[1].name = "copy".into();
+    assert_eq!(both.check().unwrap_err().code, "E0363");
+    let p = both.prefill.as_mut().unwrap();
+    p.kernels[1].name = "other".into();
+    p.buffers[6].kind = p.buffers[7].kind.clone();
+    assert_eq!(both.check().unwrap_err().code, "E0363");
+}
+
+#[test]
+fn blocks_of_launches_end_with_the_last_row() {
+    let mut l = read(PLAN).launches[0].clone();
+    for (tokens, rows, blocks) in [(1, 7, 7), (4, 7, 2), (4, 8, 2), (8, 1, 1), (2, 0, 0)] {
+        l.tokens = tokens;
+        assert_eq!(l.grid_y(rows, 0), blocks);
+        assert_eq!(Launch { rows: Rows::Outputs, ..l.clone() }.grid_y(99, rows), blocks);
+    }
 }

@@ -52,6 +52,8 @@ pub struct Options {
     pub pass_limit: Option<u64>,
     /// What one launch costs in fusion, in bytes of memory traffic.
     pub launch_cost: u64,
+    /// Rows of a launch, about, for the cost of fusion: 1 in a plan for one token.
+    pub rows: u32,
     /// Free schedule of the target.
     pub schedule: Schedule,
 }
@@ -65,6 +67,7 @@ impl Default for Options {
             keep: BTreeSet::new(),
             pass_limit: None,
             launch_cost: crate::fuse::cost::LAUNCH,
+            rows: 1,
             schedule: Schedule::HOST,
         }
     }
@@ -108,6 +111,7 @@ impl Options {
                         o.keep.insert(value.into());
                     }
                     "pass-limit" => o.pass_limit = Some(value.parse().map_err(|_| bad(word))?),
+                    "rows" => o.rows = value.parse().ok().filter(|n| *n > 0).ok_or_else(|| bad(word))?,
                     "schedule" => o.schedule = Schedule::parse(value).ok_or_else(|| bad(word))?,
                     "launch-cost" => o.launch_cost = value.parse().map_err(|_| bad(word))?,
                     _ => return Err(bad(word)),
@@ -132,6 +136,9 @@ impl fmt::Display for Options {
         }
         if let Some(n) = self.pass_limit {
             write!(f, " pass-limit={n}")?;
+        }
+        if self.rows != 1 {
+            write!(f, " rows={}", self.rows)?;
         }
         if self.schedule != Schedule::HOST {
             write!(f, " schedule={}", self.schedule)?;
@@ -162,7 +169,8 @@ mod tests {
             determinism: Level::Run,
             pass_limit: Some(7),
             launch_cost: 1,
-            schedule: Schedule::GPU,
+            rows: 128,
+            schedule: Schedule::GPU_PREFILL,
             ..Options::default()
         };
         o.switches.insert("fuse".into(), false);

@@ -32,6 +32,9 @@ pub const GRAPH: &str = "order-operands,fold,cse,dce,quant-lower,pin-reductions,
 /// The passes from the graph to a plan for one target, in order.
 pub const PLAN: &str = "weight-layout,lower,memory-plan";
 
+/// The passes from the graph to a plan for chunks of many tokens: fusion is chosen anew.
+pub const PREFILL: &str = "fuse,merge-launches,weight-layout,lower,memory-plan";
+
 /// One pass of a pipeline with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -62,6 +65,11 @@ impl Pipeline {
     /// The passes that make a plan for one target: lowering and what surrounds it.
     pub fn plan() -> Self {
         Pipeline::of(&PLAN.split(',').collect::<Vec<_>>())
+    }
+
+    /// The passes that make a plan for chunks of many tokens.
+    pub fn prefill() -> Self {
+        Pipeline::of(&PREFILL.split(',').collect::<Vec<_>>())
     }
 
     /// Every registered pass, in order.

@@ -8,7 +8,9 @@ use ir::diag::{Diagnostic, Result};
 use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::order::KV_BLOCK;
+use ir::plan::phases::Phases;
 use ir::plan::{Arg, Buffer, BufferKind, Plan, state};
+use std::collections::BTreeMap;
 
 /// Names of the values that every program has.
 const LOGITS: &str = "logits";
@@ -33,15 +35,23 @@ impl Default for Limits {
     }
 }
 
-/// A program on a device with its weights and caches.
-pub struct Session {
-    device: Box<dyn Device>,
+/// A plan bound to memory.
+struct Bound {
     plan: Plan,
-    limits: Limits,
     /// Buffer and offset of each of the plan's buffers.
     places: Vec<(BufferId, u64)>,
     launches: Vec<LaunchDesc>,
     prepared: PreparedId,
+}
+
+/// A program on a device with its weights and caches.
+pub struct Session {
+    device: Box<dyn Device>,
+    limits: Limits,
+    /// The plan for one token; then, if there is one, that for more.
+    plans: Vec<Bound>,
+    /// Number of the plan that ran last: where values lie is its choice.
+    last: usize,
     sizes: Sizes,
     tokens: Vec<u32>,
     /// One past the last position ever written to the caches.
@@ -50,10 +60,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Loads the code, packs the weights, allocates everything, unless it does not fit.
+    /// Loads the code of all kernels of the plans, packs the weights, allocates everything. Plans share weights, caches,
+    /// tokens, state and arenas. Nothing is loaded if it does not fit.
     pub fn new(
         mut device: Box<dyn Device>,
-        plan: Plan,
+        plans: impl Into<Phases>,
         code: &[u8],
         source: &dyn WeightSource,
         limits: Limits,
@@ -65,52 +76,67 @@ impl Session {
                 format!("no session has a context of {} and chunks of {}", limits.context, limits.chunk),
             ));
         }
+        let phases: Phases = plans.into();
+        phases.check()?;
+        let common = phases.common();
+        let sizes = Sizes::of(&common, &limits);
         if let Some(available) = device.available() {
-            let needs = Needs::of(&plan, &limits, source, code.len() as u64)?;
-            memory::check(&needs, &available, &plan, &limits)?;
+            let needs = Needs::of(&common, &limits, source, code.len() as u64)?;
+            memory::check(&needs, &available, &common, &limits)?;
         }
-        let sigs: Vec<KernelSig> = plan.kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
-        let handles = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
-        let sizes = Sizes::of(&plan, &limits);
-        let arena = device.alloc((plan.arena_bytes * sizes.tokens).max(64))?;
-        let of_outputs = device.alloc((plan.output_bytes * sizes.outputs).max(64))?;
-        let mut places = vec![];
-        for b in &plan.buffers {
-            places.push(match (&b.kind, b.offset) {
-                (BufferKind::Value { rows: Rows::Outputs, .. }, Some(o)) => (of_outputs, o * sizes.outputs),
-                (BufferKind::Value { .. }, Some(o)) => (arena, o * sizes.tokens),
-                (kind, offset) => (device.alloc(sizes.bytes(kind, offset).unwrap_or(64))?, 0),
-            });
-        }
-        let weights = weights::upload(&mut *device, &plan.weights, source, progress)?;
-        let launches: Vec<LaunchDesc> = plan
-            .launches
-            .iter()
-            .map(|l| {
+        let kernels = phases.kernels();
+        let sigs: Vec<KernelSig> = kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
+        let loaded = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
+        let handles: BTreeMap<String, _> = kernels.iter().map(|k| k.name.clone()).zip(loaded).collect();
+        let arena = device.alloc((common.arena_bytes * sizes.tokens).max(64))?;
+        let of_outputs = device.alloc((common.output_bytes * sizes.outputs).max(64))?;
+        let weights = weights::upload(&mut *device, &common.weights, source, progress)?;
+        let mut shared: BTreeMap<String, (BufferId, u64)> = BTreeMap::new();
+        let mut plans = vec![];
+        let Phases { decode, prefill } = phases;
+        for plan in [decode].into_iter().chain(prefill) {
+            let mut places = vec![];
+            for b in &plan.buffers {
+                let place = match (&b.kind, b.offset) {
+                    (BufferKind::Value { rows: Rows::Outputs, .. }, Some(o)) => (of_outputs, o * sizes.outputs),
+                    (BufferKind::Value { .. }, Some(o)) => (arena, o * sizes.tokens),
+                    (kind, offset) => match shared.get(&b.name) {
+                        Some(place) if offset.is_none() && !matches!(kind, BufferKind::Value { .. }) => *place,
+                        _ => (device.alloc(sizes.bytes(kind, offset).unwrap_or(64))?, 0),
+                    },
+                };
+                if !matches!(b.kind, BufferKind::Value { .. }) {
+                    shared.insert(b.name.clone(), place);
+                }
+                places.push(place);
+            }
+            let weight: Vec<BufferId> =
+                plan.weights.iter().filter_map(|w| common.weights.iter().position(|c| c == w).map(|i| weights[i])).collect();
+            let launch = |l: &ir::plan::Launch| {
                 let k = &plan.kernels[l.kernel as usize];
+                let arg = |a: &Arg| match a {
+                    Arg::Buffer(i) => places[*i as usize],
+                    Arg::Weight(i) => (weight[*i as usize], 0),
+                };
                 LaunchDesc {
-                    kernel: handles[l.kernel as usize],
-                    args: l
-                        .args
-                        .iter()
-                        .map(|a| match a {
-                            Arg::Buffer(i) => places[*i as usize],
-                            Arg::Weight(i) => (weights[*i as usize], 0),
-                        })
-                        .collect(),
+                    kernel: handles[&k.name],
+                    args: l.args.iter().map(arg).collect(),
                     grid: [l.grid_x, 1],
                     warps: k.warps,
                     shared_bytes: k.shared_layout().1,
                 }
-            })
-            .collect();
-        let prepared = device.prepare(&launches)?;
+            };
+            let launches: Vec<LaunchDesc> = plan.launches.iter().map(launch).collect();
+            let prepared = device.prepare(&launches)?;
+            plans.push(Bound { plan, places, launches, prepared });
+        }
+        let plan = &plans[0].plan;
         let vocab = plan.buffer(LOGITS).and_then(|i| match plan.buffers[i].kind {
             BufferKind::Value { bytes, .. } => Some(bytes as usize / 4),
             _ => None,
         });
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
-        Ok(Session { device, plan, limits, places, launches, prepared, sizes, tokens: vec![], written: 0, vocab })
+        Ok(Session { device, limits, plans, last: 0, sizes, tokens: vec![], written: 0, vocab })
     }
 
     /// Name of the device.
@@ -204,55 +230,57 @@ impl Session {
     fn step(&mut self, tokens: &[u32], from: usize) -> Result<()> {
         let n = tokens.len();
         self.step_state(tokens, from)?;
-        let grid = self.grid(n, n - from);
+        self.last = if n > 1 { self.plans.len() - 1 } else { 0 };
+        let bound = &self.plans[self.last];
+        let grid: Vec<u32> = bound.plan.launches.iter().map(|l| l.grid_y(n, n - from)).collect();
         // SAFETY: the plan was made by the compiler for this code; buffers are sized for `limits.chunk` rows, and the caches
         // for the blocks in the state.
-        unsafe { self.device.run(self.prepared, &grid)? };
+        unsafe { self.device.run(bound.prepared, &grid)? };
         self.device.sync()?;
         self.tokens.extend_from_slice(tokens);
         self.written = self.written.max(self.tokens.len());
         Ok(())
     }
 
-    fn grid(&self, tokens: usize, outputs: usize) -> Vec<u32> {
-        self.plan.launches.iter().map(|l| if l.rows == Rows::Outputs { outputs as u32 } else { tokens as u32 }).collect()
-    }
-
     fn write(&mut self, kind: BufferKind, bytes: &[u8]) -> Result<()> {
-        if let Some(i) = self.plan.buffers.iter().position(|b| b.kind == kind) {
-            let (b, at) = self.places[i];
-            self.device.write(b, at, bytes)?;
+        // All plans have these in common.
+        for Bound { plan, places, .. } in &self.plans {
+            if let Some(i) = plan.buffers.iter().position(|b| b.kind == kind) {
+                let (b, at) = places[i];
+                return self.device.write(b, at, bytes);
+            }
         }
         Ok(())
     }
 
+    /// Where the last step's value of this name lies, and the bytes of a row.
+    fn value(&self, name: &str) -> Result<(BufferId, u64, u64)> {
+        let Bound { plan, places, .. } = &self.plans[self.last];
+        let i = plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
+        match plan.buffers[i].kind {
+            BufferKind::Value { bytes, .. } => Ok((places[i].0, places[i].1, u64::from(bytes))),
+            _ => Err(Diagnostic::new("E0433", "not a value").at(name)),
+        }
+    }
+
     /// Bytes of the last step's value of this name, from its first row.
     pub fn read(&mut self, name: &str, out: &mut [u8]) -> Result<()> {
-        let i = self.plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
-        let (b, at) = self.places[i];
+        let (b, at, _) = self.value(name)?;
         self.device.read(b, at, out)
     }
 
     /// Floats of row `row` of the last step's value (one row is as long as its buffer's, padding included).
     pub fn row(&mut self, name: &str, row: usize) -> Result<Vec<f32>> {
-        let i = self.plan.buffer(name).ok_or_else(|| Diagnostic::new("E0433", "the program stores no such value").at(name))?;
-        let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
-            return Err(Diagnostic::new("E0433", "not a value").at(name));
-        };
-        let (b, at) = self.places[i];
+        let (b, at, bytes) = self.value(name)?;
         let mut out = vec![0u8; bytes as usize];
-        self.device.read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        self.device.read(b, at + row as u64 * bytes, &mut out)?;
         Ok(out.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
     fn next_token(&mut self, row: usize) -> Result<u32> {
-        let i = self.plan.buffer(NEXT).ok_or_else(|| Diagnostic::new("E0433", "the program chooses no token"))?;
-        let BufferKind::Value { bytes, .. } = self.plan.buffers[i].kind else {
-            return Err(Diagnostic::new("E0433", "the program chooses no token"));
-        };
-        let (b, at) = self.places[i];
+        let (b, at, bytes) = self.value(NEXT)?;
         let mut out = [0u8; 4];
-        self.device.read(b, at + row as u64 * u64::from(bytes), &mut out)?;
+        self.device.read(b, at + row as u64 * bytes, &mut out)?;
         let id = i32::from_le_bytes(out);
         u32::try_from(id).map_err(|_| self.not_finite())
     }
@@ -281,11 +309,12 @@ impl Session {
     /// Runs one more token, and names the first stored value that is not finite.
     fn first_bad_value(&mut self, token: u32) -> Result<Option<String>> {
         self.step_state(&[token], 0)?;
-        let grid = self.grid(1, 1);
+        self.last = 0;
         let mut found = None;
-        for (k, l) in self.launches.clone().iter().enumerate() {
-            let launch = self.plan.launches[k].clone();
-            let kernel = &self.plan.kernels[launch.kernel as usize];
+        for k in 0..self.plans[0].launches.len() {
+            let plan = &self.plans[0].plan;
+            let launch = &plan.launches[k];
+            let kernel = &plan.kernels[launch.kernel as usize];
             let written: Vec<u32> = launch
                 .args
                 .iter()
@@ -294,17 +323,17 @@ impl Session {
                 .collect();
             for i in &written {
                 // The row of a route ends in padding that no kernel writes.
-                if let Buffer { name, kind: BufferKind::Value { bytes, .. }, .. } = &self.plan.buffers[*i as usize]
+                if let Buffer { name, kind: BufferKind::Value { bytes, .. }, .. } = &plan.buffers[*i as usize]
                     && name.ends_with(".route")
                 {
-                    let (b, at) = self.places[*i as usize];
+                    let (b, at) = self.plans[0].places[*i as usize];
                     self.device.write(b, at, &vec![0; *bytes as usize])?;
                 }
             }
             // SAFETY: as in `step`, for one row.
-            unsafe { self.device.launch(&[LaunchDesc { grid: [l.grid[0], grid[k]], ..l.clone() }])? };
-            for i in written {
-                let b = self.plan.buffers[i as usize].clone();
+            unsafe { self.device.launch(&self.plans[0].launches[k..=k])? };
+            let written: Vec<_> = written.into_iter().map(|i| plan.buffers[i as usize].clone()).collect();
+            for b in written {
                 // Fixed point and the chosen token are not floats. The experts of a route read as floats are tiny and finite,
                 // its weights are floats.
                 let floats = matches!(b.kind, BufferKind::Value { .. }) && !b.name.ends_with(".q24") && b.name != NEXT;

@@ -70,6 +70,8 @@ pub struct OptionsEntry {
     pub pass_limit: Option<u64>,
     /// Cost of a launch in fusion.
     pub launch_cost: u64,
+    /// Which targets have a plan for chunks of many tokens: `on`, `off` or `gpu`.
+    pub prefill_plan: String,
 }
 
 impl OptionsEntry {
@@ -82,6 +84,7 @@ impl OptionsEntry {
             keep: o.passes.keep.iter().cloned().collect(),
             pass_limit: o.passes.pass_limit,
             launch_cost: o.passes.launch_cost,
+            prefill_plan: o.prefill.name().into(),
         }
     }
 }
@@ -113,6 +116,16 @@ pub struct TargetEntry {
     pub name: String,
     /// Where its files are.
     pub folder: String,
+    /// The plan for one token.
+    pub decode: PlanEntry,
+    /// The plan for chunks of many tokens, if there is one.
+    pub prefill: Option<PlanEntry>,
+}
+
+/// A plan of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanEntry {
     /// How work is spread: changes speed, never a bit.
     pub schedule: String,
     /// What it takes.

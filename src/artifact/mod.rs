@@ -4,7 +4,8 @@
 //! NAME.isobit/
 //!   manifest.json                  versions, options, targets, numerics, a hash of every other file
 //!   model.graph                    the graph after all passes
-//!   host/ISA/model.plan            launches, buffers, packed weights
+//!   host/ISA/model.plan            launches, buffers, packed weights: for one token
+//!   host/ISA/prefill.plan          the same for chunks of many tokens
 //!   host/ISA/kernels/NAME.kir      each kernel as text
 //!   host/ISA/kernels.o             their code
 //!   gpu/SM/...                     the same with kernels/NAME.ptx
@@ -19,7 +20,7 @@ mod manifest;
 mod read;
 mod write;
 
-pub use manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, TargetEntry};
+pub use manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, PlanEntry, TargetEntry};
 pub use read::{Artifact, is_artifact};
 pub use write::{check_place, numerics_hash, write};
 
@@ -31,3 +32,8 @@ pub const MANIFEST: &str = "manifest.json";
 pub const MODEL: &str = "model";
 /// Name of the graph.
 const GRAPH: &str = "model.graph";
+
+/// Name of the file of a plan.
+fn plan_file(phase: &str) -> &'static str {
+    if phase == "prefill" { "prefill.plan" } else { "model.plan" }
+}

@@ -1,13 +1,14 @@
 //! Opening an artifact: versions, then every hash, then nothing is left to doubt but what the compiler wrote.
 
 use super::manifest::{FileEntry, Manifest};
-use super::{FORMAT, GRAPH, MANIFEST, MODEL};
+use super::{FORMAT, GRAPH, MANIFEST, MODEL, plan_file};
 use crate::VERSION;
 use crate::emit::Code;
 use crate::files::{self, Kind};
 use crate::pipeline::{Program, Progress, first};
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
+use ir::plan::phases::Phases;
 use models::Checkpoint;
 use models::hash::hash_file;
 use std::collections::BTreeSet;
@@ -127,26 +128,37 @@ impl Artifact {
         let Some(&target) = all.iter().find(|t| t.class() == Class::Host).or(all.first()) else {
             return Err(Diagnostic::new("E0754", "there is no program in this artifact").at(self.dir.display()));
         };
-        Ok(Program { target, plan: Arc::new(self.plan(target)?), code: Code::Kernels })
+        Ok(Program { target, plans: Arc::new(self.plans(target)?), code: Code::Kernels })
     }
 
     fn load(&self, target: Target) -> Result<Program> {
-        let plan = Arc::new(self.plan(target)?);
+        let plans = Arc::new(self.plans(target)?);
         let folder = target.folder();
         let code = match target.class() {
             Class::Host => Code::Host(self.read(&format!("{folder}/kernels.o"))?),
             Class::Gpu => {
                 let ptx = |k: &ir::kernel::Kernel| self.text(&format!("{folder}/kernels/{}.ptx", k.name));
-                Code::Ptx(plan.kernels.iter().map(ptx).collect::<Result<_>>()?)
+                Code::Ptx(plans.kernels().into_iter().map(ptx).collect::<Result<_>>()?)
             }
         };
-        Ok(Program { target, plan, code })
+        Ok(Program { target, plans, code })
     }
 
-    /// The plan with its kernels, verified: a device runs it as it is.
-    pub fn plan(&self, target: Target) -> Result<ir::plan::Plan> {
+    /// The plans of a program, verified: a device runs them as they are.
+    pub fn plans(&self, target: Target) -> Result<Phases> {
+        let entry = self.manifest.targets.iter().find(|t| t.name == target.name());
+        let prefill = entry.is_some_and(|t| t.prefill.is_some()).then(|| self.plan(target, "prefill")).transpose()?;
+        let plans = Phases { decode: self.plan(target, "decode")?, prefill };
+        plans.check().map_err(|d| {
+            Diagnostic::new("E0766", format!("{} {}", d.code, d.message)).at(self.dir.display()).hint("compile the model again")
+        })?;
+        Ok(plans)
+    }
+
+    /// A plan with its kernels, verified.
+    fn plan(&self, target: Target, phase: &str) -> Result<ir::plan::Plan> {
         let folder = target.folder();
-        let path = format!("{folder}/model.plan");
+        let path = format!("{folder}/{}", plan_file(phase));
         let broken = |all: Vec<Diagnostic>, path: &str| {
             let d = first(all);
             if d.code.starts_with("E07") {

@@ -1,7 +1,7 @@
 //! Writing an artifact.
 
-use super::manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, TargetEntry};
-use super::{FORMAT, GRAPH, MANIFEST, MODEL, read};
+use super::manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, PlanEntry, TargetEntry};
+use super::{FORMAT, GRAPH, MANIFEST, MODEL, plan_file, read};
 use crate::VERSION;
 use crate::emit::Code;
 use crate::files::{self, Kind, Pending};
@@ -9,6 +9,7 @@ use crate::pipeline::{Compiled, Program, Progress};
 use crate::stats::PlanStats;
 use ir::diag::{Diagnostic, Result};
 use ir::graph::Graph;
+use ir::plan::Plan;
 use models::Checkpoint;
 use passes::Pipeline;
 use std::collections::BTreeMap;
@@ -83,11 +84,17 @@ fn fill(
         files: inputs.clone(),
         included: with_model,
     };
-    let stats = |p: &Program| TargetEntry {
-        name: p.target.name().into(),
-        folder: p.target.folder(),
-        schedule: p.target.class().schedule().to_string(),
-        stats: PlanStats::new(&p.plan, ck),
+    let stats = |p: &Program| {
+        let entry = |plan: &Plan, prefill| PlanEntry {
+            schedule: p.target.class().schedule(prefill).to_string(),
+            stats: PlanStats::new(plan, ck),
+        };
+        TargetEntry {
+            name: p.target.name().into(),
+            folder: p.target.folder(),
+            decode: entry(&p.plans.decode, false),
+            prefill: p.plans.prefill.as_ref().map(|plan| entry(plan, true)),
+        }
     };
     let manifest = Manifest {
         format: FORMAT,
@@ -110,8 +117,10 @@ fn parts(compiled: &Compiled) -> BTreeMap<String, Vec<u8>> {
     out.insert(GRAPH.to_string(), ir::graph::text::print(&compiled.planned.graph).into_bytes());
     for p in &compiled.programs {
         let folder = p.target.folder();
-        out.insert(format!("{folder}/model.plan"), ir::plan::text::print(&p.plan).into_bytes());
-        for (i, k) in p.plan.kernels.iter().enumerate() {
+        for (phase, plan) in p.plans.plans() {
+            out.insert(format!("{folder}/{}", plan_file(phase)), ir::plan::text::print(plan).into_bytes());
+        }
+        for (i, k) in p.plans.kernels().into_iter().enumerate() {
             out.insert(format!("{folder}/kernels/{}.kir", k.name), ir::kernel::text::print(k).into_bytes());
             if let Code::Ptx(texts) = &p.code {
                 out.insert(format!("{folder}/kernels/{}.ptx", k.name), texts[i].clone().into_bytes());

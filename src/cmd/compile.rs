@@ -111,7 +111,7 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
             artifact::write(output, &compiled, &ck, folder.as_deref(), true, &mut |what, done, of| p.progress(what, done, of))?;
         let seconds = start.elapsed().as_secs_f64();
         for t in &manifest.targets {
-            let s = t.stats;
+            let s = t.decode.stats;
             p.message(&format!("{:<16} {} kernels per token, {} distinct", t.name, s.launches, s.kernels));
         }
         let hash = &manifest.numerics.hash[..16];

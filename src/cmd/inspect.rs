@@ -2,7 +2,7 @@
 
 use super::Stop;
 use crate::args::InspectArgs;
-use crate::artifact::{Artifact, Manifest};
+use crate::artifact::{Artifact, Manifest, PlanEntry};
 use crate::engine::Room;
 use crate::inventory::{self, Amount, Part};
 use crate::options::CompileOptions;
@@ -191,7 +191,7 @@ fn model(ck: &Checkpoint, context: Option<usize>) -> Result<(Value, String)> {
     let graph = models::gemma4::layers::graph(ck, o.embed)?;
     let parts = inventory::parts(&graph);
     let planned = pipeline::plan(ck, &o, &[Class::Host], &mut Watch::default())?;
-    let plan = &planned.plans[0].1;
+    let plan = &planned.plans[0].1.common();
     let memory = Needs::of(plan, &limits, ck, 0)?;
     let token = inventory::token_bytes(plan);
     let (architecture, rows) = architecture(ck.config());
@@ -301,13 +301,16 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
     let mut targets = vec![];
     for t in a.targets() {
         let Some(entry) = m.targets.iter().find(|e| e.name == t.name()) else { continue };
-        let s = entry.stats;
-        let packs = packs(&a.plan(t)?);
+        let (s, prefill) = (entry.decode.stats, entry.prefill.as_ref());
+        let packs = packs(&a.plans(t)?.common());
+        let chunk = |of: &dyn Fn(&PlanEntry) -> String| prefill.map_or("as for a token".into(), of);
         let mut rows = vec![
             ("kernels for a token", format!("{}, {} distinct", s.launches, s.kernels)),
-            ("arena for a row", size(s.arena_bytes)),
+            ("kernels for a chunk", chunk(&|e| format!("{}, {} distinct", e.stats.launches, e.stats.kernels))),
+            ("arena for a row", size(s.arena_bytes.max(prefill.map_or(0, |e| e.stats.arena_bytes)))),
             ("packed weights", size(s.weight_bytes)),
-            ("schedule", entry.schedule.clone()),
+            ("schedule for a token", entry.decode.schedule.clone()),
+            ("schedule for a chunk", chunk(&|e| e.schedule.clone())),
         ];
         let here = if t.class() == Class::Host && t.runs_here() { "yes" } else { "no" };
         rows.push(("runs here", here.into()));
@@ -317,7 +320,7 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
         table(&format!("target {}", t.name()), &rows, &mut out);
         let packs: Vec<Value> =
             packs.iter().map(|(kind, (n, bytes))| json!({"pack": kind, "tensors": n, "bytes": bytes})).collect();
-        targets.push(json!({"name": t.name(), "schedule": entry.schedule, "stats": s, "weights": packs}));
+        targets.push(json!({"name": t.name(), "decode": entry.decode, "prefill": prefill, "weights": packs}));
     }
     out.truncate(out.trim_end().len());
     out.push('\n');

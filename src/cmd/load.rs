@@ -43,12 +43,7 @@ enum Runner {
 pub fn check(args: &RunArgs) -> Result<CompileOptions> {
     let targets = match runner(args)? {
         Runner::Best | Runner::Interpreter => vec![],
-        Runner::Named(t) if t.class() == Class::Gpu => {
-            return Err(Diagnostic::new("E0754", format!("running on `{}` is not built yet", t.name()))
-                .at("--target")
-                .hint("compile for it with `isobit compile`, and run on the host"));
-        }
-        Runner::Named(t) if !t.runs_here() => {
+        Runner::Named(t) if t.class() == Class::Host && !t.runs_here() => {
             return Err(t.refused_here().at("--target"));
         }
         Runner::Named(t) => vec![t],
@@ -98,8 +93,8 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     if runner == Runner::Interpreter {
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
         let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
-        let (_, plan) = planned.plans.remove(0);
-        return done(ck, text, Program { target: Target::X86V3, plan, code: Code::Kernels }, "compiled");
+        let (_, plans) = planned.plans.remove(0);
+        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, "compiled");
     }
     let target = if let Runner::Named(t) = runner { t } else { Target::host()? };
     o.targets = vec![target];
@@ -173,6 +168,9 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
         if is != want {
             return differs(format!("--{pass}"), on(is));
         }
+    }
+    if args.prefill_plan.is_some_and(|p| p.name() != m.options.prefill_plan) {
+        return differs("--prefill-plan".into(), &m.options.prefill_plan);
     }
     if args.passes.pass_limit.is_some() && args.passes.pass_limit != m.options.pass_limit {
         return differs("another --pass-limit".into(), &m.options.pass_limit.map_or("(none)".into(), |n| format!("({n})")));

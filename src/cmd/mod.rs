@@ -88,6 +88,7 @@ fn resolve(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     if let Some(mode) = &args.embed {
         o.embed = embed_mode(mode).unwrap_or(o.embed);
     }
+    o.prefill = args.prefill_plan.unwrap_or(o.prefill);
     resolve_passes(&args.passes, &mut o)?;
     Ok(o)
 }

@@ -22,7 +22,7 @@ pub fn run(args: &OptArgs, p: &mut Printer) -> Result<(), Stop> {
     let given = args.passes.as_deref().map(Pipeline::parse).transpose()?;
     let mut o = CompileOptions::default();
     resolve_passes(&args.build, &mut o)?;
-    let schedule = args.target.as_deref().map(Target::parse).transpose()?.map(|t| t.class().schedule());
+    let schedule = args.target.as_deref().map(Target::parse).transpose()?.map(|t| t.class().schedule(false));
     let output = args.output.as_deref().map(Pending::file).transpose()?;
     let reproducer = args.reproducer.as_deref().map(Pending::file).transpose()?;
     let file = if args.file == "-" { "standard input".to_string() } else { Path::new(&args.file).display().to_string() };

@@ -52,6 +52,7 @@ fn effective(args: &BuildArgs, o: &CompileOptions) -> Vec<Effective> {
     add("keep", list(&passes.keep), given("keep", !a.keep.is_empty()));
     add("pass-limit", json!(passes.pass_limit), given("pass-limit", a.pass_limit.is_some()));
     add("launch-cost", json!(passes.launch_cost), "default".into());
+    add("prefill-plan", json!(o.prefill.name()), given("prefill-plan", args.prefill_plan.is_some()));
     out
 }
 
@@ -72,6 +73,7 @@ pub fn of_artifact(m: &Manifest) -> String {
     all.push(("keep", list(&o.keep)));
     all.push(("pass-limit", json!(o.pass_limit)));
     all.push(("launch-cost", json!(o.launch_cost)));
+    all.push(("prefill-plan", json!(o.prefill_plan)));
     let from = || "artifact".to_string();
     table(&all.into_iter().map(|(name, value)| Effective { name: name.into(), value, from: from() }).collect::<Vec<_>>())
 }

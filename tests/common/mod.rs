@@ -18,9 +18,12 @@ use codegen::{HostIsa, Target};
 use ir::graph::Graph;
 use ir::graph::interp::WeightSource;
 use ir::graph::op::EmbedMode;
+use ir::kernel::Kernel;
 use ir::kernel::interp::RunOptions;
 use ir::plan::Plan;
+use ir::plan::phases::Phases;
 use models::Checkpoint;
+use passes::lower::schedule::Schedule;
 use passes::{Manager, Module, Options, Pipeline};
 use runtime::cpu::{CpuDevice, CpuOptions};
 use runtime::device::Device;
@@ -65,6 +68,23 @@ pub fn plan(graph: &Graph, options: &Options) -> Plan {
     m.plan.expect("the passes leave a plan")
 }
 
+/// The plan for chunks of many tokens, in tiles of the schedule: fusion is chosen anew. Launches are cheap, so that matmuls as
+/// small as the demo model's have tiles.
+pub fn prefill(graph: &Graph, options: &Options) -> Plan {
+    let mut m = Module::new(graph.clone());
+    (m.graph.stages, m.graph.launches) = (vec![], vec![]);
+    let options = Options { rows: 128, launch_cost: 1 << 14, ..options.clone() };
+    let done = Manager::default().run(&mut m, &Pipeline::prefill(), &options, &mut []);
+    done.unwrap_or_else(|f| panic!("pass {}, schedule {}: {}", f.pass, options.schedule, f.diagnostic));
+    m.plan.expect("the passes leave a plan")
+}
+
+/// Both plans; that for one token has no tiles.
+pub fn phases(graph: &Graph, options: &Options) -> Phases {
+    let one = Options { schedule: Schedule { tokens: 1, ..options.schedule }, ..options.clone() };
+    Phases::join(plan(graph, &one), Some(prefill(graph, options)))
+}
+
 /// The demo model as a plan.
 pub fn program(options: &Options) -> Plan {
     plan(&through_passes(model(), options), options)
@@ -72,8 +92,12 @@ pub fn program(options: &Options) -> Plan {
 
 /// One object with all kernels of a plan.
 pub fn object(plan: &Plan, isa: HostIsa) -> Vec<u8> {
-    let kernels: Vec<_> = plan.kernels.iter().collect();
-    codegen::host_object(&kernels, isa).unwrap_or_else(|d| panic!("{}: {d}", isa.name()))
+    object_of(&plan.kernels.iter().collect::<Vec<_>>(), isa)
+}
+
+/// One object with these kernels.
+pub fn object_of(kernels: &[&Kernel], isa: HostIsa) -> Vec<u8> {
+    codegen::host_object(kernels, isa).unwrap_or_else(|d| panic!("{}: {d}", isa.name()))
 }
 
 /// The kernels as the interpreter loads them.
@@ -102,23 +126,36 @@ pub fn best_target() -> HostIsa {
 }
 
 /// A session on host code.
-pub fn on_host(plan: &Plan, code: &[u8], cpu: CpuOptions, limits: Limits, source: &dyn WeightSource) -> Session {
+pub fn on_host(
+    plans: &(impl Clone + Into<Phases>),
+    code: &[u8],
+    cpu: CpuOptions,
+    limits: Limits,
+    source: &dyn WeightSource,
+) -> Session {
     let device = CpuDevice::new(cpu).unwrap_or_else(|d| panic!("{d}"));
-    session(Box::new(device), plan, code, limits, source)
+    session(Box::new(device), plans.clone().into(), code, limits, source)
 }
 
 /// A session on the interpreter of kernels, that poisons memory and shuffles warps and blocks.
-pub fn on_interpreter(plan: &Plan, limits: Limits, source: &dyn WeightSource) -> Session {
-    on_device_of_kernels(plan, RunOptions { shadow: false, ..RunOptions::checked(11) }, limits, source)
+pub fn on_interpreter(plans: &(impl Clone + Into<Phases>), limits: Limits, source: &dyn WeightSource) -> Session {
+    on_device_of_kernels(plans, RunOptions { shadow: false, ..RunOptions::checked(11) }, limits, source)
 }
 
 /// A session on the interpreter of kernels.
-pub fn on_device_of_kernels(plan: &Plan, options: RunOptions, limits: Limits, source: &dyn WeightSource) -> Session {
-    session(Box::new(InterpDevice::new(options)), plan, &kernel_text(plan), limits, source)
+pub fn on_device_of_kernels(
+    plans: &(impl Clone + Into<Phases>),
+    options: RunOptions,
+    limits: Limits,
+    source: &dyn WeightSource,
+) -> Session {
+    let plans: Phases = plans.clone().into();
+    let text: String = plans.kernels().into_iter().map(|k| ir::kernel::text::print(k) + "\n").collect();
+    session(Box::new(InterpDevice::new(options)), plans, text.as_bytes(), limits, source)
 }
 
-fn session(device: Box<dyn Device>, plan: &Plan, code: &[u8], limits: Limits, source: &dyn WeightSource) -> Session {
-    Session::new(device, plan.clone(), code, source, limits, &mut |_, _| {}).unwrap_or_else(|d| panic!("{d}"))
+fn session(device: Box<dyn Device>, plans: Phases, code: &[u8], limits: Limits, source: &dyn WeightSource) -> Session {
+    Session::new(device, plans, code, source, limits, &mut |_, _| {}).unwrap_or_else(|d| panic!("{d}"))
 }
 
 /// CPU options with this many threads.

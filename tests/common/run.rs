@@ -110,7 +110,7 @@ pub fn step(
                 Arg::Weight(i) => (weights[*i as usize], 0),
             })
             .collect(),
-        grid: [l.grid_x, (if l.rows == Rows::Outputs { rows - from } else { rows }) as u32],
+        grid: [l.grid_x, l.grid_y(rows, rows - from)],
         warps: plan.kernels[l.kernel as usize].warps,
         shared_bytes: plan.kernels[l.kernel as usize].shared_layout().1,
     };

@@ -59,7 +59,8 @@ pub fn print(p: &Plan) -> String {
     for l in &p.launches {
         let args: Vec<String> = l.args.iter().map(arg).collect();
         let (args, rows) = (args.join(", "), rows(l.rows));
-        _ = write!(s, "  launch {} k{}({args}) {{grid_x={}, rows={rows}}}", quote(&l.name), l.kernel, l.grid_x);
+        let tokens = if l.tokens == 1 { String::new() } else { format!(", tokens={}", l.tokens) };
+        _ = write!(s, "  launch {} k{}({args}) {{grid_x={}, rows={rows}{tokens}}}", quote(&l.name), l.kernel, l.grid_x);
         let kernel = p.kernels.get(l.kernel as usize).map_or("?", |k| &k.name);
         let names: Vec<&str> = l.args.iter().map(|a| arg_name(p, *a)).collect();
         // A name can hold anything, and a comment ends with its line.
@@ -443,8 +444,9 @@ impl<'a> Parser<'a> {
         let grid_x = self.c.attr_u32("grid_x")?;
         self.c.punct(',')?;
         let rows = self.rows()?;
+        let tokens = if self.c.eat(',') { self.c.attr_u32("tokens")? } else { 1 };
         self.c.punct('}')?;
-        self.plan.launches.push(Launch { name, kernel, args, grid_x, rows });
+        self.plan.launches.push(Launch { name, kernel, args, grid_x, rows, tokens });
         Ok(())
     }
 }

@@ -24,6 +24,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes that rows and offsets are multiples of.
 pub const ALIGN: u64 = 64;
 
+/// Rows that one block may compute.
+pub const MAX_TOKENS: u32 = 64;
+
 /// Codes of the plan verifier's diagnostics.
 pub const CODES: &[(&str, &str)] = &[
     ("E0351", "two kernels, buffers or launches have one name, or a name is empty"),
@@ -169,6 +172,9 @@ impl Check<'_> {
         let place = || format!("launch \"{}\"", l.name);
         if l.grid_x == 0 || l.grid_x > i32::MAX as u32 {
             self.error("E0361", place(), format!("a grid of {} blocks", l.grid_x));
+        }
+        if l.tokens == 0 || l.tokens > MAX_TOKENS {
+            self.error("E0361", place(), format!("a block computes {} rows, not 1 to {MAX_TOKENS}", l.tokens));
         }
         let Some(k) = p.kernels.get(l.kernel as usize) else {
             self.error("E0352", place(), format!("there is no kernel k{}", l.kernel));

@@ -1,7 +1,9 @@
-//! What a choice of fusions costs, as one integer: launches, more for one that leaves the device idle, and bytes that kernels
-//! read and write per token. Weights are left out, as every choice reads them once (embedding rows are not: a kernel that
-//! computes one again reads it again). An operation counts one, so that of equal choices the one that computes less wins.
-//! Also decides who stores a value that several kernels compute.
+//! What a choice of fusions costs per token, as one integer: launches, more for one that leaves the device idle, and bytes
+//! that kernels read and write. Weights are left out where every choice reads them once for each token (embedding rows are
+//! not: a kernel that computes one again reads it again). In a plan for many tokens a launch is shared by the rows of a chunk,
+//! and weights count: a matmul whose rows lie in memory reads them once for a tile of tokens, one that computes its row itself
+//! for every token. An operation counts one, so that of equal choices the one that computes less wins. Also decides who stores
+//! a value that several kernels compute.
 
 use super::lang::Kind;
 use super::region::{Operand, Outer, Problem};
@@ -14,11 +16,23 @@ pub const LAUNCH: u64 = 4 << 20;
 /// The cost model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Cost of a launch. One that has but one block per row (no matmul, no heads) costs half as much again: nothing hides
-    /// its latency.
+    /// Cost of a launch.
     pub launch: u64,
+    /// What one that has but one block per row (no matmul, no heads) costs beside that: nothing hides its latency.
+    pub narrow: u64,
+    /// Tokens that a matmul block computes with weights that it reads once, where its rows lie in memory.
+    pub tokens: u64,
     /// Stages that may share a launch; 1 if launches are not merged.
     pub per_launch: usize,
+}
+
+impl Weights {
+    /// For launches over so many rows, in blocks of so many tokens.
+    pub fn new(launch: u64, rows: u32, tokens: u32, per_launch: usize) -> Weights {
+        let launch = launch / u64::from(rows.max(1));
+        let narrow = if rows > 1 { 0 } else { launch / 2 };
+        Weights { launch, narrow, tokens: u64::from(tokens.max(1)), per_launch }
+    }
 }
 
 /// Set of items.
@@ -65,6 +79,8 @@ pub struct KernelPlan {
     pub shape: Shape,
     /// Its shared arrays, the greatest first.
     pub shared: Vec<u32>,
+    /// Bytes of weights that it reads per token, if choices differ in it.
+    pub weights: u64,
 }
 
 /// A legal choice with its kernels.
@@ -82,7 +98,7 @@ pub struct Solution {
     pub bytes: u64,
     /// Operations computed, repeated ones included.
     pub work: u64,
-    /// `launches * launch + narrow * launch / 2 + bytes + work`.
+    /// What the launches cost, and `bytes + work`.
     pub cost: u64,
 }
 
@@ -156,17 +172,26 @@ pub fn evaluate(p: &Problem, choice: &[u32], w: &Weights) -> Option<Solution> {
             reads: reads[r].iter().collect(),
             shape,
             shared: shape::shared(p, &closure[r]),
+            weights: weights(p, choice, &closure[r], w.tokens),
         });
     }
     let kernels = in_order(kernels, &store)?;
     let groups = group(&candidates(p, &kernels, &store), w.per_launch);
     let launches = groups.len();
     let narrow = groups.iter().filter(|l| l.iter().all(|&k| is_narrow(p, &kernels[k]))).count();
-    let bytes: u64 = kernels.iter().map(|k| traffic(p, k)).sum();
+    let bytes: u64 = kernels.iter().map(|k| traffic(p, k) + k.weights).sum();
     let work: u64 = kernels.iter().map(|k| k.nodes.len() as u64).sum();
-    let cost =
-        (launches as u64).saturating_mul(w.launch).saturating_add(narrow as u64 * (w.launch / 2)).saturating_add(bytes + work);
+    let cost = (launches as u64).saturating_mul(w.launch).saturating_add(narrow as u64 * w.narrow).saturating_add(bytes + work);
     Some(Solution { choice: choice.to_vec(), kernels, launches, narrow, bytes, work, cost })
+}
+
+/// Bytes of weights per token, if a block may compute several tokens.
+fn weights(p: &Problem, choice: &[u32], nodes: &Bits, tokens: u64) -> u64 {
+    if tokens == 1 {
+        return 0;
+    }
+    let all: u64 = nodes.iter().map(|i| p.items[i].weights).sum();
+    if shape::reads_rows(p, choice, nodes) { all / tokens } else { all }
 }
 
 /// Does it run in one block per row?

@@ -42,7 +42,8 @@ impl Pass for Fuse {
     }
 
     fn run(&self, m: &mut Module, cx: &mut PassCx<'_>) -> Result<bool> {
-        let w = Weights { launch: cx.options.launch_cost, per_launch: per_launch(cx.options) };
+        let o = cx.options;
+        let w = Weights::new(o.launch_cost, o.rows, o.schedule.tokens, per_launch(o));
         let mut solved: BTreeMap<Problem, (String, Found)> = BTreeMap::new();
         let mut stages = vec![];
         for region in cut(&m.graph) {

@@ -56,6 +56,8 @@ pub struct Item {
     pub bytes: u64,
     /// Bytes of shared memory that its own work takes.
     pub shared: u32,
+    /// Bytes of the matrix that it multiplies by, about; 0 where a token chooses among matrices.
+    pub weights: u64,
     /// Must be in memory: read by a later region, an output, or kept.
     pub needed: bool,
     /// A head norm over the whole row: only the operations after it say that it is one.
@@ -133,6 +135,17 @@ pub fn row_bytes(g: &Graph, id: NodeId) -> u64 {
     raw.next_multiple_of(64)
 }
 
+/// Bytes of a matrix: its codes or numbers.
+fn matrix_bytes(g: &Graph, id: NodeId) -> u64 {
+    let ty = &g.node(id).ty;
+    let bits = match ty.elem {
+        Elem::Affine { bits, .. } => bits,
+        Elem::F32 => 32,
+        _ => 16,
+    };
+    ty.shape.iter().fold(u64::from(bits), |n, d| n.saturating_mul(u64::from(*d))) / 8
+}
+
 /// The region without names. Values to keep are needed in memory.
 pub fn problem(g: &Graph, region: &Region, options: &Options) -> Problem {
     let mut inner: BTreeMap<NodeId, usize> = BTreeMap::new();
@@ -169,7 +182,8 @@ pub fn problem(g: &Graph, region: &Region, options: &Options) -> Problem {
         let kind = Kind::of(g, id).expect("regions hold computing nodes");
         let whole = kind == Kind::HeadNorm && matches!(n.op, Op::RmsNorm { dim, .. } if dim == n.ty.width());
         let rows = rows_of(g, id) as u8;
-        p.items.push(Item { kind, operands, rows, bytes: row_bytes(g, id), shared: own(g, id), needed, whole });
+        let weights = if matches!(kind, Kind::Matmul | Kind::Linear) { matrix_bytes(g, n.inputs[1]) } else { 0 };
+        p.items.push(Item { kind, operands, rows, bytes: row_bytes(g, id), shared: own(g, id), weights, needed, whole });
         inner.insert(id, i);
     }
     p

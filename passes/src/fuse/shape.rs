@@ -39,6 +39,12 @@ fn after_matmul(p: &Problem, choice: impl Fn(usize, usize) -> bool, nodes: &Bits
     after
 }
 
+/// Do all rows that its matmuls read lie in memory?
+pub fn reads_rows(p: &Problem, choice: &[u32], nodes: &Bits) -> bool {
+    let after = after_matmul(p, |i, s| choice[i] >> s & 1 == 1, nodes);
+    nodes.iter().all(|i| after.has(i))
+}
+
 /// Is operand `s` of item `i` a slice that the kernel reads in place?
 fn is_slice(p: &Problem, inline: impl Fn(usize, usize) -> bool, i: usize, s: usize) -> bool {
     let slice = |j: usize| p.items[j].kind == Kind::Slice && !inline(j, 0);

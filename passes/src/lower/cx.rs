@@ -42,10 +42,16 @@ pub struct Kx<'a> {
     pub s: Schedule,
     /// Parameters so far.
     pub args: Vec<(ArgKey, Mem)>,
-    /// Row of values per token.
+    /// Row of values per token, at which the program stands.
     pub tok: V,
-    /// Row of values per output.
+    /// Row of values per output, at which the program stands.
     pub out: V,
+    /// Rows of this block.
+    tile: u32,
+    /// First of them, and how many the step has, if a block has more than one.
+    rows: Option<(V, V)>,
+    /// First token of the outputs, if rows are outputs.
+    from: Option<V>,
     /// Rings for asynchronous copies, by size: a pipeline drains, so the next one may use its ring.
     pub rings: BTreeMap<u32, Mem>,
     shared_names: u32,
@@ -77,17 +83,73 @@ pub fn chain_lanes(s: &Schedule, order: ReductionOrder) -> u32 {
 }
 
 impl<'a> Kx<'a> {
-    /// Starts a kernel; values per output lie `OUTPUT_FROM` rows into the chunk.
-    pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, needs: Vec<Vec<u32>>) -> Self {
+    /// Starts a kernel whose blocks compute `tile` rows each; values per output lie `OUTPUT_FROM` rows into the chunk.
+    pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, tile: u32, needs: Vec<Vec<u32>>) -> Self {
         let mut b = Builder::new(name, warps);
         b.min_blocks(s.min_blocks);
+        let (args, rings, starts) = (vec![], BTreeMap::new(), vec![]);
         let out = b.block_y();
-        let mut kx = Kx { b, g, s, args: vec![], tok: out, out, rings: BTreeMap::new(), shared_names: 0, starts: vec![], needs };
+        let mut kx = Kx { b, g, s, args, tok: out, out, tile, rows: None, from: None, rings, shared_names: 0, starts, needs };
         if rows == Rows::Outputs {
-            let from = kx.state(state::OUTPUT_FROM);
-            kx.tok = kx.b.iadd(out, from);
+            kx.from = Some(kx.state(state::OUTPUT_FROM));
         }
+        if tile > 1 {
+            let tokens = kx.state(state::TOKENS);
+            let count = match kx.from {
+                Some(from) => kx.b.isub(tokens, from),
+                None => tokens,
+            };
+            let first = kx.b.mul_c(out, tile as i32);
+            kx.rows = Some((first, count));
+        }
+        kx.stand_at(out);
         kx
+    }
+
+    fn stand_at(&mut self, row: V) {
+        self.out = row;
+        self.tok = match self.from {
+            Some(from) => self.b.iadd(row, from),
+            None => row,
+        };
+    }
+
+    /// Rows of this block.
+    pub fn tile(&self) -> u32 {
+        self.tile
+    }
+
+    /// How many rows of this block the step has, at least 1.
+    pub fn rows_here(&mut self) -> V {
+        match self.rows {
+            None => self.b.i(1),
+            Some((first, count)) => {
+                let (left, tile) = (self.b.isub(count, first), self.b.i(self.tile as i32));
+                self.b.int(IntOp::Min, left, tile)
+            }
+        }
+    }
+
+    /// Goes to row `r` of this block, and says whether the step has it, unless that is certain. If it does not, the program
+    /// stands at the last row that there is: what is read is sound and must not be stored.
+    pub fn go_to(&mut self, r: V) -> Option<V> {
+        let (first, count) = self.rows?;
+        let row = self.b.iadd(first, r);
+        let there = self.b.icmp(ICmp::Lt, row, count);
+        let last = self.b.add_c(count, -1);
+        let row = self.b.select(there, row, last);
+        self.stand_at(row);
+        Some(there)
+    }
+
+    /// Runs `f` for the rows of this block that the step has, one after the other; `f` stands at the row `r` that it gets.
+    pub fn each_row(&mut self, f: impl FnOnce(&mut Self, V)) {
+        let trip = self.rows_here();
+        self.for_(trip, &[], |kx, r, _| {
+            kx.go_to(r);
+            f(kx, r);
+            vec![]
+        });
     }
 
     /// The parameter bound to `key`, made at first use.

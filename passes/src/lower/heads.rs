@@ -31,14 +31,14 @@ pub struct HeadCx {
     pub dim: u32,
     /// Head number.
     pub head: V,
-    /// Matmul results of this head in shared memory (f32), by node.
-    pub rows: BTreeMap<NodeId, Mem>,
+    /// Matmul results of this head in shared memory (f32) from an element on, by node.
+    pub rows: BTreeMap<NodeId, (Mem, V)>,
     vals: BTreeMap<NodeId, Vec<V>>,
 }
 
 impl HeadCx {
     /// A head; `rows` holds what a matmul of this block left in shared memory.
-    pub fn new(dim: u32, head: V, rows: BTreeMap<NodeId, Mem>) -> Result<Self> {
+    pub fn new(dim: u32, head: V, rows: BTreeMap<NodeId, (Mem, V)>) -> Result<Self> {
         if !dim.is_multiple_of(32) || dim > 1024 {
             return Err(Diagnostic::new("E0618", format!("no kernel for heads of {dim} elements"))
                 .hint("a head is a multiple of 32 elements, at most 1024"));
@@ -96,7 +96,10 @@ impl HeadCx {
             .map(|k| {
                 let i = self.index(kx, k);
                 match shared {
-                    Some(m) => kx.b.load(m, Elem::F32, i, None),
+                    Some((m, first)) => {
+                        let i = kx.b.iadd(first, i);
+                        kx.b.load(m, Elem::F32, i, None)
+                    }
                     None => {
                         let at = kx.b.mul_c(self.head, self.dim as i32);
                         let i = kx.b.iadd(at, i);

@@ -3,7 +3,7 @@
 //! float row, in the pinned order over units. How rows and chains are spread over lanes is the schedule's.
 
 use super::cx::{ArgKey, Kx};
-use super::rows::{FRow, QRow, XRow};
+use super::rows::{QRow, XRow};
 use ir::diag::Result;
 use ir::graph::Dtype;
 use ir::graph::NodeId;
@@ -49,9 +49,9 @@ impl Matrix {
         (row, pred)
     }
 
-    /// This lane's row of `tile` (counted over the whole stack) times the row x, whose first unit is `unit0`.
-    /// Every lane that shares the row gets the result. Block-uniform.
-    pub fn dot(&self, kx: &mut Kx, x: XRow, tile: V, unit0: V) -> V {
+    /// This lane's row of `tile` (counted over the whole stack) times each of the rows `xs`, whose first unit is `unit0`.
+    /// Every lane that shares the row gets the results. Weights are read once for all of `xs`. Block-uniform.
+    pub fn dots(&self, kx: &mut Kx, xs: &[XRow], tile: V, unit0: V) -> Vec<V> {
         let l = &self.l;
         let lane = kx.b.lane();
         let sub = kx.b.int_c(IntOp::And, lane, l.chain_lanes as i32 - 1);
@@ -69,18 +69,18 @@ impl Matrix {
             let chain = kx.b.add_c(sub, (k * l.chain_lanes) as i32);
             let zero = kx.b.f(0.0);
             let step_base = kx.b.add_c(base, (first_step * l.step_words()) as i32);
-            accs.push(self.chain(kx, x, len, chain, step_base, unit0, zero));
+            accs.push(self.chain(kx, xs, len, chain, step_base, unit0, zero));
         }
-        self.join(kx, accs)
+        (0..xs.len()).map(|t| self.join(kx, accs.iter().map(|of_chain| of_chain[t]).collect())).collect()
     }
 
-    /// One chain: its units in ascending order.
+    /// One chain for each row: its units in ascending order.
     #[allow(clippy::too_many_arguments)]
-    fn chain(&self, kx: &mut Kx, x: XRow, len: u32, chain: V, base: V, unit0: V, init: V) -> V {
+    fn chain(&self, kx: &mut Kx, xs: &[XRow], len: u32, chain: V, base: V, unit0: V, init: V) -> Vec<V> {
         let l = self.l;
         let trip = kx.b.i(len as i32);
         let ragged = l.chain_lanes > 1 && l.units() != l.chain_len() * l.order.lanes;
-        let unit_step = move |kx: &mut Kx, t: V, mem: Mem, at: V, acc: V| {
+        let unit_step = |kx: &mut Kx, t: V, mem: Mem, at: V, accs: &[V]| {
             let g = match l.order.take {
                 Take::Contiguous => {
                     let first = kx.b.mul_c(chain, l.order.run(l.units()) as i32);
@@ -103,26 +103,26 @@ impl Matrix {
                 None => g,
             };
             let g = kx.b.iadd(g, unit0);
-            let next = match x {
-                XRow::Fixed(x) => group(kx, &l, x, mem, at, g, acc),
-                XRow::Floats(x) => plain_unit(kx, &l, x, mem, at, g, acc),
+            let next = match l.format {
+                Format::Affine { .. } => groups(kx, &l, xs, mem, at, g, accs),
+                Format::Plain(dtype) => plain_units(kx, &l, dtype, xs, mem, at, g, accs),
             };
             match valid {
-                Some(p) => kx.b.select(p, next, acc),
+                Some(p) => next.into_iter().zip(accs).map(|(n, &acc)| kx.b.select(p, n, acc)).collect(),
                 None => next,
             }
         };
+        let inits = vec![init; xs.len()];
         let (stages, warps) = (kx.s.stages, kx.b.warps());
         let bytes = 4 * l.step_words() * stages * warps;
         // A schedule is free: where the ring has no room, weights are read where they lie.
         if stages < 2 || len == 0 || !(kx.rings.contains_key(&bytes) || kx.take_room(bytes)) {
             let mem = self.mem;
-            let r = kx.for_(trip, &[init], |kx, t, acc| {
+            return kx.for_(trip, &inits, |kx, t, accs| {
                 let off = kx.b.mul_c(t, l.step_words() as i32);
                 let at = kx.b.iadd(base, off);
-                vec![unit_step(kx, t, mem, at, acc[0])]
+                unit_step(kx, t, mem, at, accs)
             });
-            return r[0];
         }
         // Weights of a step are copied to shared memory some steps ahead, each warp its own.
         let (warp, lane, slot_words) = (kx.b.warp(), kx.b.lane(), l.step_words());
@@ -140,7 +140,7 @@ impl Matrix {
             kx.b.mul_c(s, slot_words as i32)
         };
         let [copy_iv, copy_slot, iv, slot] = [(); 4].map(|()| kx.b.fresh(Ty::I32));
-        let acc = kx.b.fresh(Ty::F32);
+        let accs: Vec<V> = xs.iter().map(|_| kx.b.fresh(Ty::F32)).collect();
         kx.b.begin();
         let off = kx.b.mul_c(copy_iv, slot_words as i32);
         let from = kx.b.iadd(base, off);
@@ -159,11 +159,11 @@ impl Matrix {
         let copy = kx.b.end();
         kx.b.begin();
         let at = slot_at(kx, slot);
-        let next = unit_step(kx, iv, sh, at, acc);
+        let yields = unit_step(kx, iv, sh, at, &accs);
         let body = kx.b.end();
-        let carried = vec![(acc, init)];
-        let op = KOp::Pipeline { stages, trip, copy_iv, copy_slot, copy, iv, slot, carried, body, yields: vec![next] };
-        kx.b.structured(op, &[Ty::F32])[0]
+        let tys = vec![Ty::F32; accs.len()];
+        let carried = accs.into_iter().zip(inits).collect();
+        kx.b.structured(KOp::Pipeline { stages, trip, copy_iv, copy_slot, copy, iv, slot, carried, body, yields }, &tys)
     }
 
     /// Joins the chains: chain `c` is accumulator `c / chain_lanes` of lane `c % chain_lanes` of the row's lanes.
@@ -236,26 +236,27 @@ fn numbers(b: &mut Builder, dtype: Dtype, word: V) -> Vec<V> {
     }
 }
 
-/// `acc` after one unit of plain weights: numbers at word `at` of `mem`, elements of unit `u` of x.
-fn plain_unit(kx: &mut Kx, l: &MatrixLayout, x: FRow, mem: Mem, at: V, u: V, mut acc: V) -> V {
-    let Format::Plain(dtype) = l.format else { return acc };
-    let words = unit_words(kx, l, mem, at);
-    let first = kx.b.mul_c(u, l.unit() as i32);
-    let first = kx.b.iadd(x.base, first);
-    let mut xs = vec![];
-    for i in (0..l.unit()).step_by(l.vec as usize) {
-        let at = kx.b.add_c(first, i as i32);
-        xs.extend(kx.b.load_n(x.mem, Elem::F32, at, l.vec as usize, None));
+/// Each `acc` after one unit of plain weights: numbers at word `at` of `mem`, elements of unit `u` of each x.
+#[allow(clippy::too_many_arguments)]
+fn plain_units(kx: &mut Kx, l: &MatrixLayout, dtype: Dtype, xs: &[XRow], mem: Mem, at: V, u: V, accs: &[V]) -> Vec<V> {
+    let mut weights = vec![];
+    for w in unit_words(kx, l, mem, at) {
+        weights.extend(numbers(&mut kx.b, dtype, w));
     }
-    let mut xs = xs.into_iter();
-    for w in words {
-        for w in numbers(&mut kx.b, dtype, w) {
-            if let Some(x) = xs.next() {
-                acc = kx.b.fma(w, x, acc);
+    let element = kx.b.mul_c(u, l.unit() as i32);
+    let mut out = accs.to_vec();
+    for (x, acc) in xs.iter().zip(&mut out) {
+        let XRow::Floats(x) = x else { continue };
+        let first = kx.b.iadd(x.base, element);
+        for (i, weights) in weights.chunks(l.vec as usize).enumerate() {
+            let at = kx.b.add_c(first, (i * l.vec as usize) as i32);
+            let x = kx.b.load_n(x.mem, Elem::F32, at, l.vec as usize, None);
+            for (&w, x) in weights.iter().zip(x) {
+                *acc = kx.b.fma(w, x, *acc);
             }
         }
     }
-    acc
+    out
 }
 
 /// Scale and offset of this lane's group at word `at` of `mem`, where `lane` owns it.
@@ -272,59 +273,68 @@ fn scale_and_offset(b: &mut Builder, l: &MatrixLayout, mem: Mem, at: V, lane: V)
     (both[0], both[1])
 }
 
-/// `acc` after one group: codes at word `at` of `mem`, activations of group `g`.
-fn group(kx: &mut Kx, l: &MatrixLayout, x: QRow, mem: Mem, at: V, g: V, acc: V) -> V {
+/// Each `acc` after one group: codes at word `at` of `mem`, activations of group `g` of each x.
+fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], mem: Mem, at: V, g: V, accs: &[V]) -> Vec<V> {
     let (vec, place) = (l.vec as usize, l.format.place());
     let lane = kx.b.lane();
     let words = unit_words(kx, l, mem, at);
     let (s, beta) = scale_and_offset(&mut kx.b, l, mem, at, lane);
-    let x0 = kx.b.lshr(x.base, 2);
-    let gw = kx.b.mul_c(g, (x.group / 4) as i32);
-    let x0 = kx.b.iadd(x0, gw);
+    let rows: Vec<QRow> = xs.iter().filter_map(|x| if let XRow::Fixed(q) = x { Some(*q) } else { None }).collect();
     let zero = kx.b.i(0);
-    let mut sums = [zero; 3];
-    for (p, sum) in sums.iter_mut().enumerate() {
-        let plane = kx.b.add_c(x0, (p as u32 * x.width / 4) as i32);
-        let mut xs = vec![];
-        for m in (0..x.group / 4).step_by(vec) {
-            let at = kx.b.add_c(plane, m as i32);
-            xs.extend(kx.b.load_n(x.mem, Elem::I32, at, vec, None));
-        }
-        for (j, &w) in words.iter().enumerate() {
-            if place == 4 {
-                let low = kx.b.int_c(IntOp::And, w, 0x0f0f_0f0f);
-                let high = kx.b.lshr(w, 4);
-                let high = kx.b.int_c(IntOp::And, high, 0x0f0f_0f0f);
-                for (q, xw) in [(low, xs[2 * j]), (high, xs[2 * j + 1])] {
+    let mut sums = vec![[zero; 3]; rows.len()];
+    let first: Vec<V> = rows
+        .iter()
+        .map(|x| {
+            let (x0, group) = (kx.b.lshr(x.base, 2), kx.b.mul_c(g, (x.group / 4) as i32));
+            kx.b.iadd(x0, group)
+        })
+        .collect();
+    // A few words at a time: what is unpacked of them serves all rows.
+    let per_word = if place == 4 { 2 } else { 1 };
+    for m in (0..words.len() * per_word).step_by(vec) {
+        let codes: Vec<[V; 2]> = (m..m + vec).map(|i| codes(&mut kx.b, place, words[i / per_word], i % per_word)).collect();
+        for ((x, &x0), sums) in rows.iter().zip(&first).zip(&mut sums) {
+            for (p, sum) in sums.iter_mut().enumerate() {
+                let at = kx.b.add_c(x0, (p as u32 * x.width / 4) as i32 + m as i32);
+                let planes = kx.b.load_n(x.mem, Elem::I32, at, vec, None);
+                for (plane, [high, low]) in planes.into_iter().zip(&codes) {
                     // Nibbles are the same signed or not; each plane gets the pairing that has one instruction everywhere.
-                    *sum = kx.b.dp4a(p == 0, p != 0, xw, q, *sum);
+                    *sum = if p == 0 {
+                        kx.b.dp4a(true, false, plane, *high, *sum)
+                    } else {
+                        kx.b.dp4a(false, true, plane, *low, *sum)
+                    };
                 }
-            } else if p == 0 {
-                let q = kx.b.int_c(IntOp::Xor, w, 0x8080_8080u32 as i32);
-                *sum = kx.b.dp4a(true, false, xs[j], q, *sum);
-            } else {
-                *sum = kx.b.dp4a(false, true, xs[j], w, *sum);
             }
         }
     }
-    let scale = {
-        let i = x.meta(kx, 0, g);
-        kx.b.load(x.mem, Elem::F32, i, None)
-    };
-    let s_x = {
-        let i = x.meta(kx, 1, g);
-        kx.b.load(x.mem, Elem::F32, i, None)
-    };
+    let rows = rows.iter().zip(sums).zip(accs);
+    rows.map(|((x, mut sums), &acc)| {
+        let [scale, s_x] = [0, 1].map(|k| {
+            let i = x.meta(kx, k, g);
+            kx.b.load(x.mem, Elem::F32, i, None)
+        });
+        if place == 8 {
+            // Codes are stored less 128: what the low planes lack is 128 times their sum.
+            let i = x.meta(kx, 2, g);
+            let c = kx.b.load(x.mem, Elem::I32, i, None);
+            sums[2] = kx.b.iadd(sums[2], c);
+        }
+        let p = math::quant::join(&mut kx.b, sums[0], sums[1], sums[2]);
+        let bs = kx.b.mul(beta, s_x);
+        let u = kx.b.fma(s, p, bs);
+        kx.b.fma(scale, u, acc)
+    })
+    .collect()
+}
+
+/// Four codes of a packed word: as the high plane takes them (unsigned), and as the low ones do (signed).
+fn codes(b: &mut Builder, place: u32, word: V, half: usize) -> [V; 2] {
     if place == 8 {
-        // Codes are stored less 128: what the low planes lack is 128 times their sum.
-        let i = x.meta(kx, 2, g);
-        let c = kx.b.load(x.mem, Elem::I32, i, None);
-        sums[2] = kx.b.iadd(sums[2], c);
+        return [b.int_c(IntOp::Xor, word, 0x8080_8080u32 as i32), word];
     }
-    let p = math::quant::join(&mut kx.b, sums[0], sums[1], sums[2]);
-    let bs = kx.b.mul(beta, s_x);
-    let u = kx.b.fma(s, p, bs);
-    kx.b.fma(scale, u, acc)
+    let word = if half == 0 { word } else { b.lshr(word, 4) };
+    [b.int_c(IntOp::And, word, 0x0f0f_0f0f); 2]
 }
 
 /// Element `i` of row `row` of a single matrix: the number, or `fma(s, q, β)`.

@@ -37,11 +37,12 @@ pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
         if parts.iter().any(|p| p.rows != rows) {
             return Err(Diagnostic::new("E0602", "stages of one launch differ in their rows").at(name));
         }
-        let (kernel, args) = emit(g, s, &parts)?;
+        let tile = tile(g, s, &parts);
+        let (kernel, args) = emit(g, s, &parts, tile)?;
         let kernel = intern(&mut plan, &mut known, kernel, &kernel_name(&parts));
         let args = args.into_iter().map(|a| bind(g, &mut plan, a)).collect::<Result<Vec<_>>>()?;
         let grid_x = parts.iter().map(|p| p.grid_x).sum();
-        plan.launches.push(Launch { name, kernel, args, grid_x, rows });
+        plan.launches.push(Launch { name, kernel, args, grid_x, rows, tokens: tile });
     }
     for &o in &g.outputs {
         if !plan.buffers.iter().any(|b| b.name == g.node(o).name) {
@@ -51,11 +52,27 @@ pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
     Ok(plan)
 }
 
+/// What each part needs of shared memory with so many rows a block.
+fn needs(g: &Graph, parts: &[stage::Part], tile: u32) -> Vec<Vec<u32>> {
+    let of = |p: &stage::Part| {
+        let one = shared::of_stage(g, &p.stage.nodes);
+        // Others go from row to row.
+        if p.tiled { one.into_iter().map(|bytes| bytes * tile).collect() } else { one }
+    };
+    parts.iter().map(of).collect()
+}
+
+/// Rows of a block of this launch: more than one where a part gains by it, and no more than shared memory has room for.
+fn tile(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> u32 {
+    let most = if parts.iter().any(|p| p.tiled) { s.tokens } else { 1 };
+    let fits = |t: &u32| shared::pooled(&needs(g, parts, *t)) <= shared::SHARED_BUDGET;
+    [8, 4, 2].into_iter().filter(|t| *t <= most).find(fits).unwrap_or(1)
+}
+
 /// One kernel of one or more independent stages, each with its range of blocks along x.
-fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> Result<(Kernel, Vec<ArgKey>)> {
+fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Kernel, Vec<ArgKey>)> {
     let warps = parts.iter().map(|p| p.warps).max().unwrap_or(1);
-    let needs = parts.iter().map(|p| shared::of_stage(g, &p.stage.nodes)).collect();
-    let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, needs);
+    let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
     let bx = kx.b.block_x();
     if let [part] = parts {
         kx.begin_part();

@@ -8,8 +8,9 @@ use ir::graph::op::Op;
 use ir::kernel::{BoolOp, Elem, FCmp, ICmp, IntOp, Mem, V};
 use ir::math::{self, Arith};
 
-/// Emits the routing of a token by one warp; logits come from shared memory or from the value in memory.
-pub fn route(kx: &mut Kx, id: NodeId, logits: Option<Mem>) -> Result<()> {
+/// Emits the routing of a token by one warp; logits come from shared memory, from an element on, or from the value in
+/// memory.
+pub fn route(kx: &mut Kx, id: NodeId, logits: Option<(Mem, V)>) -> Result<()> {
     let n = kx.g.node(id);
     let Op::Route { k } = n.op else { return Err(Diagnostic::new("E0622", "expected a route").at(&n.name)) };
     let (z, scale) = (n.inputs[0], n.inputs[1]);
@@ -25,7 +26,10 @@ pub fn route(kx: &mut Kx, id: NodeId, logits: Option<Mem>) -> Result<()> {
         let exists = kx.b.icmp(ICmp::Lt, i, lim);
         let pred = (!experts.is_multiple_of(32)).then_some(exists);
         let v = match logits {
-            Some(m) => kx.b.load(m, Elem::F32, i, pred),
+            Some((m, first)) => {
+                let i = kx.b.iadd(first, i);
+                kx.b.load(m, Elem::F32, i, pred)
+            }
             None => kx.load_value(z, i, pred),
         };
         // A NaN is chosen first, and then `inf - inf` makes all weights NaN.

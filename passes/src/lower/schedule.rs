@@ -15,13 +15,20 @@ pub struct Schedule {
     pub stages: u32,
     /// Blocks per multiprocessor to ask for; 0 for no wish.
     pub min_blocks: u32,
+    /// Rows of a chunk (tokens) that a matmul block computes with the weights that it reads once: 1, 2, 4 or 8.
+    pub tokens: u32,
 }
 
 impl Schedule {
     /// One lane per row in SIMD registers; one warp per block.
-    pub const HOST: Schedule = Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 16, stages: 0, min_blocks: 0 };
+    pub const HOST: Schedule = Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 16, stages: 0, min_blocks: 0, tokens: 1 };
     /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
-    pub const GPU: Schedule = Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 4 };
+    pub const GPU: Schedule = Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 4, tokens: 1 };
+
+    /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
+    pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
+    /// The same for chunks of many tokens.
+    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {
@@ -29,24 +36,25 @@ impl Schedule {
             && [1, 2, 4].contains(&self.chain_lanes)
             && [1, 2, 4].contains(&self.vec)
             && (1..=64).contains(&self.tiles)
-            && (self.stages == 0 || (2..=8).contains(&self.stages));
+            && (self.stages == 0 || (2..=8).contains(&self.stages))
+            && [1, 2, 4, 8].contains(&self.tokens);
         if ok { Ok(()) } else { Err(format!("not a schedule: {self:?}")) }
     }
 }
 
 impl std::fmt::Display for Schedule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks } = self;
-        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}")
+        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens } = self;
+        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}")
     }
 }
 
 impl Schedule {
-    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks.
+    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens.
     pub fn parse(text: &str) -> Option<Schedule> {
         let n: Vec<u32> = text.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [warps, chain_lanes, vec, tiles, stages, min_blocks] = n[..] else { return None };
-        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks };
+        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens] = n[..] else { return None };
+        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens };
         s.check().is_ok().then_some(s)
     }
 }

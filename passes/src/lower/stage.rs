@@ -41,6 +41,9 @@ pub struct Part<'a> {
     pub warps: u32,
     /// Rows along y.
     pub rows: Rows,
+    /// Its blocks compute several rows with the weights that they read once. All its rows come from memory: one that it
+    /// computed itself would take shared memory for each.
+    pub tiled: bool,
     family: Family,
     /// Row operations before the matmul.
     prologue: Vec<NodeId>,
@@ -156,7 +159,8 @@ impl<'a> Part<'a> {
             Family::Matmul { tiles, per_block, ranks } => blocks(tiles, per_block) * ranks,
             Family::Attention { heads } => heads,
         };
-        Ok(Part { stage, grid_x, warps, rows: stage_rows(g, &stage.stores), family, prologue, matmuls, epilogue })
+        let tiled = !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
+        Ok(Part { stage, grid_x, warps, rows: stage_rows(g, &stage.stores), tiled, family, prologue, matmuls, epilogue })
     }
 
     fn stored(&self, among: &[NodeId]) -> Vec<NodeId> {
@@ -165,6 +169,20 @@ impl<'a> Part<'a> {
 
     /// The program of one block, numbered `bx` within the stage.
     pub fn emit(&self, kx: &mut Kx, bx: V) -> Result<()> {
+        if self.tiled || kx.tile() == 1 {
+            return self.emit_rows(kx, bx);
+        }
+        let mut r = Ok(());
+        kx.each_row(|kx, _| {
+            r = self.emit_rows(kx, bx);
+            // The next row's work takes the same places in shared memory.
+            kx.b.barrier();
+        });
+        r
+    }
+
+    /// The program for the row at which it stands, or, tiled, for all rows of the block.
+    fn emit_rows(&self, kx: &mut Kx, bx: V) -> Result<()> {
         let first = kx.is_zero(bx);
         match self.family {
             Family::Attention { .. } => return attention::attention(kx, self.stage.nodes[0], bx),
@@ -174,10 +192,10 @@ impl<'a> Part<'a> {
                 return RowCx::new(&self.prologue, false, &[]).run(kx, &self.stored(&self.prologue), t);
             }
             Family::Heads { dim, per_block, .. } if self.matmuls.is_empty() => {
-                return self.heads(kx, bx, dim, per_block, |_, _| Ok(BTreeMap::new()));
+                return self.heads(kx, bx, dim, per_block, &BTreeMap::new(), |_, _| Ok(()));
             }
             Family::Route if self.matmuls.is_empty() => {
-                return self.on_first_warp(kx, |kx| route::route(kx, self.stage.nodes[0], None));
+                return self.on_warps(kx, |kx, _| route::route(kx, self.stage.nodes[0], None));
             }
             _ => {}
         }
@@ -190,41 +208,45 @@ impl<'a> Part<'a> {
         match self.family {
             Family::Matmul { tiles, per_block, ranks } => self.tiles(kx, &mut rows, &mats, bx, tiles, per_block, ranks),
             Family::Heads { dim, per_block, .. } => {
-                let arrays: Vec<_> = self.matmuls.iter().map(|&id| (id, kx.shared("head", 4 * dim))).collect();
-                self.heads(kx, bx, dim, per_block, |kx, head| {
-                    for ((id, mem), mat) in arrays.iter().zip(&mats) {
-                        let x = rows.xrow(kx, *id)?;
+                let bytes = 4 * dim * self.tile(kx);
+                let arrays: BTreeMap<_, _> = self.matmuls.iter().map(|&id| (id, kx.shared("head", bytes))).collect();
+                self.heads(kx, bx, dim, per_block, &arrays, |kx, head| {
+                    for (id, mat) in self.matmuls.iter().zip(&mats) {
+                        let xs = self.xrows(kx, &mut rows, *id)?;
                         let n = dim / mat.l.tile_rows();
                         let zero = kx.b.i(0);
                         let first_tile = scaled(kx, head, n, zero);
                         self.each_tile(kx, n, |kx, t, valid| {
                             let tile = kx.b.iadd(first_tile, t);
-                            let y = mat.dot(kx, x, tile, zero);
+                            let ys = mat.dots(kx, &xs, tile, zero);
                             let (row, pred) = mat.row(kx, t);
                             let p = kx.and(pred, valid);
-                            kx.b.store(*mem, Elem::F32, row, y, p);
+                            store_rows(kx, arrays[id], dim, row, &ys, p);
                             Ok(())
                         })?;
                     }
                     kx.b.barrier();
-                    Ok(arrays.iter().copied().collect())
+                    Ok(())
                 })
             }
             Family::Route => {
                 let (id, mat) = (self.matmuls[0], mats[0]);
-                let x = rows.xrow(kx, id)?;
-                let mem = kx.shared("logits", 4 * mat.l.rows);
+                let xs = self.xrows(kx, &mut rows, id)?;
+                let mem = kx.shared("logits", 4 * mat.l.rows * self.tile(kx));
                 let zero = kx.b.i(0);
                 self.each_tile(kx, mat.l.tiles(), |kx, t, valid| {
-                    let y = mat.dot(kx, x, t, zero);
+                    let ys = mat.dots(kx, &xs, t, zero);
                     let (row, pred) = mat.row(kx, t);
                     let p = kx.and(pred, valid);
-                    kx.b.store(mem, Elem::F32, row, y, p);
+                    store_rows(kx, mem, mat.l.rows, row, &ys, p);
                     Ok(())
                 })?;
                 kx.b.barrier();
                 let last = self.epilogue[0];
-                self.on_first_warp(kx, |kx| route::route(kx, last, Some(mem)))
+                self.on_warps(kx, |kx, r| {
+                    let first = kx.b.mul_c(r, mat.l.rows as i32);
+                    route::route(kx, last, Some((mem, first)))
+                })
             }
             _ => Ok(()),
         }
@@ -235,15 +257,49 @@ impl<'a> Part<'a> {
         Matrix::bind(kx, kx.g.node(id).inputs[1], order)
     }
 
-    fn on_first_warp(&self, kx: &mut Kx, f: impl FnOnce(&mut Kx) -> Result<()>) -> Result<()> {
-        if kx.b.warps() == 1 {
-            return f(kx);
+    /// Rows that it computes at once.
+    fn tile(&self, kx: &Kx) -> u32 {
+        if self.tiled { kx.tile() } else { 1 }
+    }
+
+    /// The rows that a matmul reads.
+    fn xrows(&self, kx: &mut Kx, rows: &mut RowCx, matmul: NodeId) -> Result<Vec<XRow>> {
+        if self.tile(kx) == 1 {
+            return Ok(vec![rows.xrow(kx, matmul)?]);
         }
-        let warp = kx.b.warp();
-        let first = kx.is_zero(warp);
-        let mut r = Ok(());
-        kx.when(first, |kx| r = f(kx));
-        r
+        (0..kx.tile())
+            .map(|r| {
+                let r = kx.b.i(r as i32);
+                kx.go_to(r);
+                rows.xrow(kx, matmul)
+            })
+            .collect()
+    }
+
+    /// Runs `f(row)`, the work of one warp, for each row that it computes at once: row `r` on warp `r % warps`.
+    fn on_warps(&self, kx: &mut Kx, f: impl FnOnce(&mut Kx, V) -> Result<()>) -> Result<()> {
+        let (warps, warp) = (kx.b.warps(), kx.b.warp());
+        let mut result = Ok(());
+        if self.tile(kx) == 1 {
+            let zero = kx.b.i(0);
+            if warps == 1 {
+                return f(kx, zero);
+            }
+            let first = kx.is_zero(warp);
+            kx.when(first, |kx| result = f(kx, zero));
+            return result;
+        }
+        let here = kx.rows_here();
+        let up = kx.b.add_c(here, warps as i32 - 1);
+        let mine = kx.b.isub(up, warp);
+        let trip = kx.b.int_c(IntOp::Div, mine, warps as i32);
+        kx.for_(trip, &[], |kx, t, _| {
+            let r = scaled(kx, t, warps, warp);
+            kx.go_to(r);
+            result = f(kx, r);
+            vec![]
+        });
+        result
     }
 
     /// Runs `f(tile, valid)` for tiles `warp, warp + warps, ...` of `count`, as often in every warp; a tile past the end is
@@ -261,14 +317,16 @@ impl<'a> Part<'a> {
         r
     }
 
-    /// Runs the head operations for this block's heads; `rows` computes the matmul rows of a head into shared memory.
+    /// Runs the head operations for this block's heads; `rows` computes the matmul rows of a head into the `arrays` of
+    /// shared memory, `dim` elements for each row of the block.
     fn heads(
         &self,
         kx: &mut Kx,
         bx: V,
         dim: u32,
         per_block: u32,
-        mut rows: impl FnMut(&mut Kx, V) -> Result<BTreeMap<NodeId, Mem>>,
+        arrays: &BTreeMap<NodeId, Mem>,
+        mut rows: impl FnMut(&mut Kx, V) -> Result<()>,
     ) -> Result<()> {
         let nodes: Vec<NodeId> = if self.matmuls.is_empty() { self.prologue.clone() } else { self.epilogue.clone() };
         let trip = kx.b.i(per_block as i32);
@@ -276,11 +334,13 @@ impl<'a> Part<'a> {
         kx.for_(trip, &[], |kx, t, _| {
             let head = scaled(kx, bx, per_block, t);
             r = (|| {
-                let arrays = rows(kx, head)?;
-                let used = !arrays.is_empty();
-                let mut cx = HeadCx::new(dim, head, arrays)?;
-                self.on_first_warp(kx, |kx| cx.run(kx, &nodes, &self.stage.stores))?;
-                if used && per_block > 1 {
+                rows(kx, head)?;
+                self.on_warps(kx, |kx, r| {
+                    let first = kx.b.mul_c(r, dim as i32);
+                    let here = arrays.iter().map(|(&id, &mem)| (id, (mem, first))).collect();
+                    HeadCx::new(dim, head, here)?.run(kx, &nodes, &self.stage.stores)
+                })?;
+                if !arrays.is_empty() && per_block > 1 {
                     kx.b.barrier();
                 }
                 Ok(())
@@ -305,7 +365,7 @@ impl<'a> Part<'a> {
         let sum = self.epilogue.iter().copied().find(|&id| matches!(kx.g.node(id).op, Op::ExpertSum));
         let mut qs = BTreeMap::new();
         for &id in &self.matmuls {
-            qs.insert(id, rows.xrow(kx, id)?);
+            qs.insert(id, self.xrows(kx, rows, id)?);
         }
         let width = mats[0].l.rows;
         let mut r = Ok(());
@@ -317,28 +377,38 @@ impl<'a> Part<'a> {
             let (tile, in_matrix) = clip(kx, tile, tiles, exact || tiles.is_multiple_of(per_block));
             let valid = kx.and(in_block, in_matrix);
             r = (|| {
-                let mut memo = Memo::new();
                 let (row, pred) = mats[0].row(kx, tile);
                 let pred = kx.and(pred, valid);
+                // What each matmul gives, for each row.
+                let mut results: Vec<(NodeId, Vec<V>)> = vec![];
                 if let Some(sum) = sum {
-                    let y = self.expert_sum(kx, sum, &mats[0], qs[&self.matmuls[0]], tile)?;
-                    memo.insert(sum, y);
+                    let y = self.expert_sum(kx, sum, &mats[0], &qs[&self.matmuls[0]], tile)?;
+                    results.push((sum, vec![y]));
                 } else {
                     for (id, mat) in self.matmuls.iter().zip(mats) {
-                        let y = one(kx, *id, mat, qs[id], tile, rank);
-                        memo.insert(*id, y);
+                        results.push((*id, products(kx, *id, mat, &qs[id], tile, rank)));
                     }
                 }
                 let column = if ranks == 1 { row } else { scaled(kx, rank, width, row) };
-                for &id in self.matmuls.iter().chain(&self.epilogue) {
-                    let v = match memo.get(&id) {
-                        Some(v) => *v,
-                        None if sum.is_some() && self.matmuls.contains(&id) => continue,
-                        None => self.elementwise(kx, rows, id, row, &memo)?,
+                for r in 0..self.tile(kx) {
+                    let there = if self.tile(kx) == 1 {
+                        None
+                    } else {
+                        let r = kx.b.i(r as i32);
+                        kx.go_to(r)
                     };
-                    memo.insert(id, v);
-                    if self.stage.stores.contains(&id) {
-                        kx.store_value(id, column, v, pred);
+                    let pred = kx.and(pred, there);
+                    let mut memo: Memo = results.iter().map(|(id, of)| (*id, of[r as usize])).collect();
+                    for &id in self.matmuls.iter().chain(&self.epilogue) {
+                        let v = match memo.get(&id) {
+                            Some(v) => *v,
+                            None if sum.is_some() && self.matmuls.contains(&id) => continue,
+                            None => self.elementwise(kx, rows, id, row, &memo)?,
+                        };
+                        memo.insert(id, v);
+                        if self.stage.stores.contains(&id) {
+                            kx.store_value(id, column, v, pred);
+                        }
                     }
                 }
                 Ok(())
@@ -349,12 +419,12 @@ impl<'a> Part<'a> {
     }
 
     /// Σ over ranks of weight times the expert's row.
-    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, x: XRow, tile: V) -> Result<V> {
+    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, x: &[XRow], tile: V) -> Result<V> {
         let (y, route) = (kx.g.node(sum).inputs[0], kx.g.node(sum).inputs[1]);
         let k = kx.g.node(route).ty.width();
         let (trip, zero) = (kx.b.i(k as i32), kx.b.f(0.0));
         let acc = kx.for_(trip, &[zero], |kx, rank, acc| {
-            let v = one(kx, y, mat, x, tile, rank);
+            let v = products(kx, y, mat, x, tile, rank)[0];
             let w = kx.expert_weight(route, rank);
             vec![kx.b.fma(w, v, acc[0])]
         });
@@ -405,18 +475,26 @@ impl<'a> Part<'a> {
     }
 }
 
-/// One matmul's row of `tile`: of the matrix, or of the expert of `rank`.
-fn one(kx: &mut Kx, id: NodeId, mat: &Matrix, x: XRow, tile: V, rank: V) -> V {
+/// Stores one element of each row of the block into an array of `width` elements a row.
+fn store_rows(kx: &mut Kx, mem: Mem, width: u32, at: V, ys: &[V], pred: Option<V>) {
+    for (r, &y) in ys.iter().enumerate() {
+        let at = kx.b.add_c(at, (r as u32 * width) as i32);
+        kx.b.store(mem, Elem::F32, at, y, pred);
+    }
+}
+
+/// One matmul's row of `tile` times each of `xs`: of the matrix, or of the expert of `rank`.
+fn products(kx: &mut Kx, id: NodeId, mat: &Matrix, xs: &[XRow], tile: V, rank: V) -> Vec<V> {
     let n = kx.g.node(id);
     let zero = kx.b.i(0);
     if !is_expert_matmul(kx.g, id) {
-        return mat.dot(kx, x, tile, zero);
+        return mat.dots(kx, xs, tile, zero);
     }
     let e = kx.expert(n.inputs[2], rank);
     let tile = scaled(kx, e, mat.l.tiles(), tile);
     // One row of activations for all ranks, or one for each.
     let unit0 = if kx.g.node(n.inputs[0]).ty.width() == mat.l.cols { zero } else { scaled(kx, rank, mat.l.units(), zero) };
-    mat.dot(kx, x, tile, unit0)
+    mat.dots(kx, xs, tile, unit0)
 }
 
 /// `v` if it is below `n`, else `n - 1`; whether it was, unless that is certain.

@@ -167,7 +167,7 @@ mod tests {
             let args = reads.iter().chain(*writes).map(|&b| Arg::Buffer(b)).collect();
             k.bufs = reads.iter().map(|b| buf(*b, false)).chain(writes.iter().map(|b| buf(*b, true))).collect();
             p.kernels.push(k);
-            p.launches.push(Launch { name: format!("l{t}"), kernel: t as u32, args, grid_x: 1, rows: Rows::Tokens });
+            p.launches.push(Launch { name: format!("l{t}"), kernel: t as u32, args, grid_x: 1, rows: Rows::Tokens, tokens: 1 });
         }
         p
     }

@@ -3,7 +3,8 @@
 /// Order of the blocks of a launch. Results must not depend on it; tests check that they do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// By number: y * width + x.
+    /// By number: x * height + y. Blocks of all rows that read the same weights follow each other, so the weights come from
+    /// a cache for all but the first.
     #[default]
     Forward,
     /// Last block first.

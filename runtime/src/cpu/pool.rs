@@ -385,7 +385,7 @@ unsafe fn run_alone(job: &Job) {
 /// # Safety
 /// The launch is valid; `scratch` has at least its `shared_bytes` bytes and is used by this thread alone.
 unsafe fn run_blocks(launch: &Launch<'_>, index: usize, first: u64, count: u64, scratch: *mut u8, job: &Job) {
-    let width = u64::from(launch.grid[0]);
+    let height = u64::from(launch.grid[1]);
     let blocks = launch.blocks();
     for place in first..first + count {
         let block = job.order.block(place, blocks, index as u64);
@@ -394,7 +394,7 @@ unsafe fn run_blocks(launch: &Launch<'_>, index: usize, first: u64, count: u64, 
             unsafe { scratch.write_bytes(0xff, launch.shared_bytes as usize) };
         }
         // Both fit: they are less than the sides of the grid.
-        let (x, y) = ((block % width) as u32, (block / width) as u32);
+        let (x, y) = ((block / height) as u32, (block % height) as u32);
         // SAFETY: the caller's promise.
         unsafe { (launch.kernel)(launch.bufs.as_ptr(), x, y, scratch) };
     }

@@ -113,7 +113,7 @@ impl Program {
         for (step, &n) in case.steps.iter().enumerate() {
             let ids: Vec<u8> = (0..n).flat_map(|_| tokens.below(case.vocab).to_le_bytes()).collect();
             self.state(case, at, n, &ids)?;
-            let grid = vec![n; self.launches.len()];
+            let grid: Vec<u32> = self.plan.launches.iter().map(|l| l.grid_y(n as usize, n as usize)).collect();
             // SAFETY: `prepare` made the code from this plan; buffers are sized for the case's largest step and its blocks.
             unsafe { self.device.run(self.prepared, &grid)? };
             self.device.sync()?;

@@ -1,0 +1,101 @@
+//! Two plans for one program. Both are lowerings of one graph whose orders stand, so they give the same bits; they share
+//! weights, caches, tokens and state by name.
+//!
+//! `decode` runs a chunk of one token. `prefill` runs longer ones: what a launch costs is spread over many rows, and a block
+//! may compute several of them with the weights that it reads once.
+
+use super::{BufferKind, Plan};
+use crate::diag::{Diagnostic, Result};
+use crate::kernel::Kernel;
+use std::collections::BTreeMap;
+
+/// The plans of a program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Phases {
+    /// For one token at a time, and for all chunks if there is no other plan.
+    pub decode: Plan,
+    /// For chunks of more tokens.
+    pub prefill: Option<Plan>,
+}
+
+impl From<Plan> for Phases {
+    fn from(decode: Plan) -> Phases {
+        Phases { decode, prefill: None }
+    }
+}
+
+impl Phases {
+    /// Joins plans: a kernel of `prefill` that equals one of `decode` gets its name, any other a name of its own.
+    pub fn join(decode: Plan, prefill: Option<Plan>) -> Phases {
+        let text = |k: &Kernel| crate::kernel::text::print(&Kernel { name: "k".into(), ..k.clone() });
+        let known: BTreeMap<String, &str> = decode.kernels.iter().map(|k| (text(k), k.name.as_str())).collect();
+        let taken = |name: &str| decode.kernels.iter().any(|k| k.name == name);
+        let prefill = prefill.map(|mut p| {
+            for k in &mut p.kernels {
+                let own = (0..).map(|i| format!("{}{}", "p_".repeat(i + 1), k.name)).find(|n| !taken(n));
+                k.name = known.get(&text(k)).map(|n| n.to_string()).or(own).unwrap_or_default();
+            }
+            p
+        });
+        Phases { decode, prefill }
+    }
+
+    /// The plans with the names of their phases, `decode` first.
+    pub fn plans(&self) -> impl Iterator<Item = (&'static str, &Plan)> {
+        [("decode", &self.decode)].into_iter().chain(self.prefill.iter().map(|p| ("prefill", p)))
+    }
+
+    /// Every kernel once: those of `decode`, then what `prefill` has beside them.
+    pub fn kernels(&self) -> Vec<&Kernel> {
+        let mut out: Vec<&Kernel> = self.decode.kernels.iter().collect();
+        for k in self.prefill.iter().flat_map(|p| &p.kernels) {
+            if !self.decode.kernels.iter().any(|d| d.name == k.name) {
+                out.push(k);
+            }
+        }
+        out
+    }
+
+    /// What the plans share, as a plan without launches: weights, caches, tokens and state, arenas that are large enough for
+    /// either.
+    pub fn common(&self) -> Plan {
+        let Plan { buffers, weights, arena_bytes, output_bytes, .. } = self.decode.clone();
+        let mut out = Plan { buffers, weights, arena_bytes, output_bytes, ..Plan::default() };
+        if let Some(p) = &self.prefill {
+            out.arena_bytes = out.arena_bytes.max(p.arena_bytes);
+            out.output_bytes = out.output_bytes.max(p.output_bytes);
+            for w in &p.weights {
+                if !out.weights.contains(w) {
+                    out.weights.push(w.clone());
+                }
+            }
+            for b in &p.buffers {
+                if b.offset.is_none() && out.buffer(&b.name).is_none() {
+                    out.buffers.push(b.clone());
+                }
+            }
+        }
+        out
+    }
+
+    /// Can the plans share what they name alike? Each by itself is not looked at.
+    pub fn check(&self) -> Result<()> {
+        let Some(prefill) = &self.prefill else { return Ok(()) };
+        let differ = |what: &str, name: &str| {
+            Err(Diagnostic::new("E0363", format!("the plans of decode and prefill differ in a {what} of one name")).at(name))
+        };
+        for k in &prefill.kernels {
+            if self.decode.kernels.iter().any(|d| d.name == k.name && d != k) {
+                return differ("kernel", &k.name);
+            }
+        }
+        for b in &prefill.buffers {
+            let value = matches!(b.kind, BufferKind::Value { .. });
+            let same = |d: &BufferKind| value && matches!(d, BufferKind::Value { .. }) || *d == b.kind;
+            if self.decode.buffers.iter().any(|d| d.name == b.name && !same(&d.kind)) {
+                return differ("buffer", &b.name);
+            }
+        }
+        Ok(())
+    }
+}
