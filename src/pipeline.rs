@@ -199,8 +199,12 @@ fn place(
     let mut module = Module::new(graph.clone());
     let mut of = (Pipeline::plan(), class.name().to_string());
     if prefill {
-        of = (Pipeline::prefill(), format!("{}/prefill", class.name()));
+        of.1 = format!("{}/prefill", class.name());
         passes.rows = PREFILL_ROWS;
+    }
+    if prefill || !class.rules_off().is_empty() {
+        of.0 = Pipeline::fusing_anew();
+        passes.rules_off.extend(class.rules_off().iter().map(|r| r.to_string()));
         module.graph.stages.clear();
         module.graph.launches.clear();
     }

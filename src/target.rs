@@ -45,6 +45,15 @@ impl Class {
         }
     }
 
+    /// Fusion rules that do not pay on such targets: there a matmul whose rows one block must have together leaves most of the
+    /// processors idle.
+    pub fn rules_off(self) -> &'static [&'static str] {
+        match self {
+            Class::Host => &[],
+            Class::Gpu => &["matmul-into-head-norm", "linear-into-head-norm", "matmul-into-route", "linear-into-route"],
+        }
+    }
+
     /// How work is spread for one token, or for chunks of many; the only thing in which lowerings differ.
     pub fn schedule(self, prefill: bool) -> Schedule {
         match (self, prefill) {

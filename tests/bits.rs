@@ -26,8 +26,14 @@ use std::time::Instant;
 const DIGEST: &str = "d84598283f64908d0657b35ea17b6748c73da9fb0c4995c360f053d062ead6cd";
 
 /// warps / lanes a row / words a load / tiles a warp / stages of copies / blocks wished for / tokens of a block in prefill.
-const SCHEDULES: [&str; 6] =
-    ["1/1/1/4/0/0/2", "4/4/4/1/0/0/8", "2/2/2/1/0/0/1", "4/1/2/2/0/0/1", "2/4/2/1/3/0/4", "8/2/4/16/0/2/2"];
+const SCHEDULES: [&str; 6] = [
+    "1/1/1/4/0/0/2/0/0",
+    "4/4/4/1/0/0/8/72/0",
+    "2/2/2/1/0/0/1/40/64",
+    "4/1/2/2/0/0/1/20/0",
+    "2/4/2/1/3/0/4/0/0",
+    "8/2/4/16/0/2/2/256/32",
+];
 
 /// Passes that are off.
 const FUSION: [(&str, &[&str]); 3] =

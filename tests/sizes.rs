@@ -37,7 +37,7 @@ fn compiles(size: &str) {
     for (what, ns) in watch.times.iter().filter(|t| t.1 > 200_000_000) {
         println!("  {:8.2} s (wall) {what}", *ns as f64 / 1e9);
     }
-    let counts: Vec<_> = c.programs.iter().map(|p| (p.plan.launches.len(), p.plan.kernels.len())).collect();
+    let counts: Vec<_> = c.programs.iter().map(|p| (p.plans.decode.launches.len(), p.plans.decode.kernels.len())).collect();
     println!("{size}: {took:.2} s, launches and kernels {counts:?}");
     assert_eq!(c.programs.len(), 3);
     assert!(took < 20.0, "{size}: {took:.2} s");

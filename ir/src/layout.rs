@@ -1,7 +1,8 @@
 //! How packed weights lie in memory: a free choice per target, made by the pass `weight-layout`, never visible in a bit.
 //!
 //! A matrix of `rows × cols` is read in units: a group of affine codes, or [`LINEAR_UNIT`] plain numbers. It is cut into tiles
-//! of `32 / chain_lanes` rows. A lane of a warp owns one row and `chains / chain_lanes` of the chains over units; `steps` is
+//! of `32 / chain_lanes` rows. A lane of a warp owns one row and `chains / chain_lanes` of the chains over units: lane
+//! `c * tile_rows + r` has row `r`, so that what one chain reads of a tile's rows lies together; `steps` is
 //! the number of (chain, unit) pairs a lane walks. For every (tile, step) there are `words + params` runs of 32 words: the
 //! elements of the lane's unit, `vec` words per lane together, then the parameters of a group, one word per lane at a time.
 //! Steps without a unit, and rows past the end, are zero.
@@ -151,9 +152,9 @@ impl MatrixLayout {
         for (block, chunk) in out.chunks_exact_mut(self.step_words() as usize * 4).enumerate() {
             let (step, tile) = (block as u32 % self.steps(), block as u32 / self.steps());
             for lane in 0..32 {
-                let row = tile * self.tile_rows() + lane / self.chain_lanes;
+                let row = tile * self.tile_rows() + lane % self.tile_rows();
                 // A lane's chains are c, c + chain_lanes, ...: the k-th of them in step order.
-                let chain = (step / self.chain_len()) * self.chain_lanes + lane % self.chain_lanes;
+                let chain = (step / self.chain_len()) * self.chain_lanes + lane / self.tile_rows();
                 let Some(u) = self.unit_of(chain, step % self.chain_len()) else { continue };
                 if row >= self.rows {
                     continue;

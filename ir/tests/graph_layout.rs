@@ -89,10 +89,10 @@ fn check(r: &mut Rng, l: MatrixLayout) {
         let mut seen = vec![0; all_units];
         for tile in 0..l.tiles() as usize {
             for lane in 0..32 {
-                // A tile holds 32 / chain_lanes rows; lanes of one row stand side by side.
-                let row = tile * (32 / l.chain_lanes as usize) + lane / l.chain_lanes as usize;
+                // A tile holds 32 / chain_lanes rows; lanes of one chain stand side by side.
+                let row = tile * (32 / l.chain_lanes as usize) + lane % (32 / l.chain_lanes as usize);
                 for k in 0..l.chains_per_lane() as usize {
-                    let chain = k * l.chain_lanes as usize + lane % l.chain_lanes as usize;
+                    let chain = k * l.chain_lanes as usize + lane / (32 / l.chain_lanes as usize);
                     // The units of the chain, ascending, are what the order gives it: nothing is computed by the layout's
                     // own `unit_of`.
                     let own: Vec<usize> =

@@ -32,8 +32,8 @@ pub const GRAPH: &str = "order-operands,fold,cse,dce,quant-lower,pin-reductions,
 /// The passes from the graph to a plan for one target, in order.
 pub const PLAN: &str = "weight-layout,lower,memory-plan";
 
-/// The passes from the graph to a plan for chunks of many tokens: fusion is chosen anew.
-pub const PREFILL: &str = "fuse,merge-launches,weight-layout,lower,memory-plan";
+/// The same where fusion is chosen anew: for GPUs, and for chunks of many tokens.
+pub const FUSING_ANEW: &str = "fuse,merge-launches,weight-layout,lower,memory-plan";
 
 /// One pass of a pipeline with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +67,9 @@ impl Pipeline {
         Pipeline::of(&PLAN.split(',').collect::<Vec<_>>())
     }
 
-    /// The passes that make a plan for chunks of many tokens.
-    pub fn prefill() -> Self {
-        Pipeline::of(&PREFILL.split(',').collect::<Vec<_>>())
+    /// The passes that make a plan with fusions of its own.
+    pub fn fusing_anew() -> Self {
+        Pipeline::of(&FUSING_ANEW.split(',').collect::<Vec<_>>())
     }
 
     /// Every registered pass, in order.

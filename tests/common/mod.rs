@@ -74,7 +74,7 @@ pub fn prefill(graph: &Graph, options: &Options) -> Plan {
     let mut m = Module::new(graph.clone());
     (m.graph.stages, m.graph.launches) = (vec![], vec![]);
     let options = Options { rows: 128, launch_cost: 1 << 14, ..options.clone() };
-    let done = Manager::default().run(&mut m, &Pipeline::prefill(), &options, &mut []);
+    let done = Manager::default().run(&mut m, &Pipeline::fusing_anew(), &options, &mut []);
     done.unwrap_or_else(|f| panic!("pass {}, schedule {}: {}", f.pass, options.schedule, f.diagnostic));
     m.plan.expect("the passes leave a plan")
 }

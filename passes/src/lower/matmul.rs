@@ -34,7 +34,7 @@ impl Matrix {
     /// Row (of one matrix) that this lane computes in tile `tile`, and whether it exists and is this lane's to store.
     pub fn row(&self, kx: &mut Kx, tile: V) -> (V, Option<V>) {
         let lane = kx.b.lane();
-        let sub = kx.b.int_c(IntOp::Div, lane, self.l.chain_lanes as i32);
+        let sub = kx.b.int_c(IntOp::Rem, lane, self.l.tile_rows() as i32);
         let first = kx.b.mul_c(tile, self.l.tile_rows() as i32);
         let row = kx.b.iadd(first, sub);
         let exists = (!self.l.rows.is_multiple_of(self.l.tile_rows())).then(|| {
@@ -42,7 +42,7 @@ impl Matrix {
             kx.b.icmp(ICmp::Lt, row, lim)
         });
         let mine = (self.l.chain_lanes > 1).then(|| {
-            let c = kx.b.int_c(IntOp::And, lane, self.l.chain_lanes as i32 - 1);
+            let c = kx.b.int_c(IntOp::Div, lane, self.l.tile_rows() as i32);
             kx.is_zero(c)
         });
         let pred = kx.and(exists, mine);
@@ -54,7 +54,7 @@ impl Matrix {
     pub fn dots(&self, kx: &mut Kx, xs: &[XRow], tile: V, unit0: V) -> Vec<V> {
         let l = &self.l;
         let lane = kx.b.lane();
-        let sub = kx.b.int_c(IntOp::And, lane, l.chain_lanes as i32 - 1);
+        let sub = kx.b.int_c(IntOp::Div, lane, l.tile_rows() as i32);
         let tile_words = (l.steps() * l.step_words()) as i32;
         let base = kx.b.mul_c(tile, tile_words);
         let mut accs = vec![];
@@ -80,7 +80,7 @@ impl Matrix {
         let l = self.l;
         let trip = kx.b.i(len as i32);
         let ragged = l.chain_lanes > 1 && l.units() != l.chain_len() * l.order.lanes;
-        let unit_step = |kx: &mut Kx, t: V, mem: Mem, at: V, accs: &[V]| {
+        let unit_step = |kx: &mut Kx, t: V, unit: &Unit, accs: &[V]| {
             let g = match l.order.take {
                 Take::Contiguous => {
                     let first = kx.b.mul_c(chain, l.order.run(l.units()) as i32);
@@ -104,8 +104,8 @@ impl Matrix {
             };
             let g = kx.b.iadd(g, unit0);
             let next = match l.format {
-                Format::Affine { .. } => groups(kx, &l, xs, mem, at, g, accs),
-                Format::Plain(dtype) => plain_units(kx, &l, dtype, xs, mem, at, g, accs),
+                Format::Affine { .. } => groups(kx, &l, xs, unit, g, accs),
+                Format::Plain(dtype) => plain_units(kx, &l, dtype, xs, unit, g, accs),
             };
             match valid {
                 Some(p) => next.into_iter().zip(accs).map(|(n, &acc)| kx.b.select(p, n, acc)).collect(),
@@ -117,12 +117,27 @@ impl Matrix {
         let bytes = 4 * l.step_words() * stages * warps;
         // A schedule is free: where the ring has no room, weights are read where they lie.
         if stages < 2 || len == 0 || !(kx.rings.contains_key(&bytes) || kx.take_room(bytes)) {
-            let mem = self.mem;
-            return kx.for_(trip, &inits, |kx, t, accs| {
-                let off = kx.b.mul_c(t, l.step_words() as i32);
-                let at = kx.b.iadd(base, off);
-                unit_step(kx, t, mem, at, accs)
+            // Units whose words are read before the first of them is used.
+            let most = (kx.s.ahead / (l.words() + l.format.params())).clamp(1, len.max(1));
+            let ahead = len.div_ceil(len.div_ceil(most).max(1)).max(1);
+            let turn = |kx: &mut Kx, t0: V, n: u32, accs: &[V]| {
+                let steps: Vec<V> = (0..n).map(|i| kx.b.add_c(t0, i as i32)).collect();
+                let load = |kx: &mut Kx, t: V| {
+                    let off = kx.b.mul_c(t, l.step_words() as i32);
+                    let at = kx.b.iadd(base, off);
+                    Unit::load(kx, &l, self.mem, at)
+                };
+                let units: Vec<Unit> = steps.iter().map(|&t| load(kx, t)).collect();
+                steps.iter().zip(&units).fold(accs.to_vec(), |accs, (&t, unit)| unit_step(kx, t, unit, &accs))
+            };
+            let (turns, rest) = (len / ahead, len % ahead);
+            let trip = kx.b.i(turns as i32);
+            let accs = kx.for_(trip, &inits, |kx, t, accs| {
+                let t0 = kx.b.mul_c(t, ahead as i32);
+                turn(kx, t0, ahead, accs)
             });
+            let t0 = kx.b.i((turns * ahead) as i32);
+            return turn(kx, t0, rest, &accs);
         }
         // Weights of a step are copied to shared memory some steps ahead, each warp its own.
         let (warp, lane, slot_words) = (kx.b.warp(), kx.b.lane(), l.step_words());
@@ -159,14 +174,15 @@ impl Matrix {
         let copy = kx.b.end();
         kx.b.begin();
         let at = slot_at(kx, slot);
-        let yields = unit_step(kx, iv, sh, at, &accs);
+        let unit = Unit::load(kx, &l, sh, at);
+        let yields = unit_step(kx, iv, &unit, &accs);
         let body = kx.b.end();
         let tys = vec![Ty::F32; accs.len()];
         let carried = accs.into_iter().zip(inits).collect();
         kx.b.structured(KOp::Pipeline { stages, trip, copy_iv, copy_slot, copy, iv, slot, carried, body, yields }, &tys)
     }
 
-    /// Joins the chains: chain `c` is accumulator `c / chain_lanes` of lane `c % chain_lanes` of the row's lanes.
+    /// Joins the chains: chain `c` is accumulator `c / chain_lanes` of the `c % chain_lanes`-th of the row's lanes.
     fn join(&self, kx: &mut Kx, mut accs: Vec<V>) -> V {
         let l = &self.l;
         match l.order.tree {
@@ -181,7 +197,7 @@ impl Matrix {
                 let mut x = accs[0];
                 let mut m = l.chain_lanes / 2;
                 while m > 0 {
-                    let y = kx.b.shuffle_xor(x, m);
+                    let y = kx.b.shuffle_xor(x, m * l.tile_rows());
                     x = kx.b.add(x, y);
                     m /= 2;
                 }
@@ -189,14 +205,14 @@ impl Matrix {
             }
             Tree::Fold => {
                 let lane = kx.b.lane();
-                let first = kx.b.int_c(IntOp::And, lane, -(l.chain_lanes as i32));
+                let first = kx.b.int_c(IntOp::Rem, lane, l.tile_rows() as i32);
                 let mut sum = None;
                 for c in 0..l.order.lanes {
                     let x = accs[(c / l.chain_lanes) as usize];
                     let x = if l.chain_lanes == 1 {
                         x
                     } else {
-                        let src = kx.b.add_c(first, (c % l.chain_lanes) as i32);
+                        let src = kx.b.add_c(first, (c % l.chain_lanes * l.tile_rows()) as i32);
                         kx.b.shuffle_idx(x, src)
                     };
                     sum = Some(match sum {
@@ -207,6 +223,22 @@ impl Matrix {
                 sum.unwrap_or(accs[0])
             }
         }
+    }
+}
+
+/// A lane's unit as it is packed.
+struct Unit {
+    words: Vec<V>,
+    /// Words of parameters, of groups only.
+    params: Vec<V>,
+}
+
+impl Unit {
+    /// This lane's unit at word `at` of `mem`.
+    fn load(kx: &mut Kx, l: &MatrixLayout, mem: Mem, at: V) -> Unit {
+        let words = unit_words(kx, l, mem, at);
+        let lane = kx.b.lane();
+        Unit { words, params: param_words(&mut kx.b, l, mem, at, lane) }
     }
 }
 
@@ -236,11 +268,10 @@ fn numbers(b: &mut Builder, dtype: Dtype, word: V) -> Vec<V> {
     }
 }
 
-/// Each `acc` after one unit of plain weights: numbers at word `at` of `mem`, elements of unit `u` of each x.
-#[allow(clippy::too_many_arguments)]
-fn plain_units(kx: &mut Kx, l: &MatrixLayout, dtype: Dtype, xs: &[XRow], mem: Mem, at: V, u: V, accs: &[V]) -> Vec<V> {
+/// Each `acc` after one unit of plain weights, elements of unit `u` of each x.
+fn plain_units(kx: &mut Kx, l: &MatrixLayout, dtype: Dtype, xs: &[XRow], unit: &Unit, u: V, accs: &[V]) -> Vec<V> {
     let mut weights = vec![];
-    for w in unit_words(kx, l, mem, at) {
+    for &w in &unit.words {
         weights.extend(numbers(&mut kx.b, dtype, w));
     }
     let element = kx.b.mul_c(u, l.unit() as i32);
@@ -259,26 +290,29 @@ fn plain_units(kx: &mut Kx, l: &MatrixLayout, dtype: Dtype, xs: &[XRow], mem: Me
     out
 }
 
-/// Scale and offset of this lane's group at word `at` of `mem`, where `lane` owns it.
-fn scale_and_offset(b: &mut Builder, l: &MatrixLayout, mem: Mem, at: V, lane: V) -> (V, V) {
-    let Format::Affine { scales, .. } = l.format else { return (at, at) };
+/// Words of parameters of the group at word `at` of `mem` that `lane` owns.
+fn param_words(b: &mut Builder, l: &MatrixLayout, mem: Mem, at: V, lane: V) -> Vec<V> {
     let first = b.iadd(at, lane);
-    let first = b.add_c(first, (l.words() * 32) as i32);
-    let word = b.load(mem, Elem::I32, first, None);
-    let mut both = numbers(b, scales, word);
-    if scales == Dtype::F32 {
-        let second = b.add_c(first, 32);
-        both.push(b.load(mem, Elem::F32, second, None));
-    }
-    (both[0], both[1])
+    (0..l.format.params())
+        .map(|p| {
+            let at = b.add_c(first, ((l.words() + p) * 32) as i32);
+            b.load(mem, Elem::I32, at, None)
+        })
+        .collect()
 }
 
-/// Each `acc` after one group: codes at word `at` of `mem`, activations of group `g` of each x.
-fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], mem: Mem, at: V, g: V, accs: &[V]) -> Vec<V> {
+/// Scale and offset of a group.
+fn scale_and_offset(b: &mut Builder, l: &MatrixLayout, params: &[V]) -> [V; 2] {
+    let Format::Affine { scales, .. } = l.format else { return [params[0]; 2] };
+    let all: Vec<V> = params.iter().flat_map(|&w| numbers(b, scales, w)).collect();
+    [all[0], all[1]]
+}
+
+/// Each `acc` after one group of codes, activations of group `g` of each x.
+fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], unit: &Unit, g: V, accs: &[V]) -> Vec<V> {
     let (vec, place) = (l.vec as usize, l.format.place());
-    let lane = kx.b.lane();
-    let words = unit_words(kx, l, mem, at);
-    let (s, beta) = scale_and_offset(&mut kx.b, l, mem, at, lane);
+    let words = &unit.words;
+    let [s, beta] = scale_and_offset(&mut kx.b, l, &unit.params);
     let rows: Vec<QRow> = xs.iter().filter_map(|x| if let XRow::Fixed(q) = x { Some(*q) } else { None }).collect();
     let zero = kx.b.i(0);
     let mut sums = vec![[zero; 3]; rows.len()];
@@ -352,9 +386,9 @@ pub fn element(kx: &mut Kx, l: &MatrixLayout, mem: Mem, row: V, i: V) -> V {
     let step = b.iadd(step, t);
     let tile = b.int_c(IntOp::Div, row, l.tile_rows() as i32);
     let in_tile = b.int_c(IntOp::Rem, row, l.tile_rows() as i32);
-    let lane = b.mul_c(in_tile, l.chain_lanes as i32);
     let sub = b.int_c(IntOp::Rem, c, l.chain_lanes as i32);
-    let lane = b.iadd(lane, sub);
+    let lane = b.mul_c(sub, l.tile_rows() as i32);
+    let lane = b.iadd(lane, in_tile);
     let at = b.mul_c(tile, l.steps() as i32);
     let at = b.iadd(at, step);
     let at = b.mul_c(at, l.step_words() as i32);
@@ -391,6 +425,7 @@ pub fn element(kx: &mut Kx, l: &MatrixLayout, mem: Mem, row: V, i: V) -> V {
         b.int_c(IntOp::Xor, q, 128)
     };
     let q = b.i_to_f(q);
-    let (s, beta) = scale_and_offset(b, l, mem, at, lane);
+    let params = param_words(b, l, mem, at, lane);
+    let [s, beta] = scale_and_offset(b, l, &params);
     b.fma(s, q, beta)
 }

@@ -109,21 +109,37 @@ pub fn argmax(kx: &mut Kx, id: NodeId) -> Result<()> {
     let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
     let (ninf, zero) = (kx.b.f(f32::NEG_INFINITY), kx.b.i(0));
     let none = kx.b.i(width as i32);
-    let vecs = width / 32;
+    // Elements that a lane reads together, four by four.
+    let together = [16, 4, 1].into_iter().find(|n| width.is_multiple_of(32 * n)).unwrap_or(1);
+    let wide = together.min(4);
+    let vecs = width / (32 * together);
+    let mem = kx.arg(ArgKey::Value(x), false);
+    let base = kx.row_base(x);
     let top = kx.b.i((vecs + warps - 1) as i32);
     let left = kx.b.isub(top, warp);
     let trip = kx.b.int_c(IntOp::Div, left, warps as i32);
     let best = kx.for_(trip, &[ninf, none, zero], |kx, t, c| {
         let v = kx.b.mul_c(t, warps as i32);
         let v = kx.b.iadd(v, warp);
-        let v = kx.b.mul_c(v, 32);
-        let i = kx.b.iadd(v, lane);
-        let x = kx.load_value(x, i, None);
-        let take = better(kx, x, i, c[0], c[1]);
-        let bad = kx.b.is_nan(x);
-        let one = kx.b.i(1);
-        let (bv, bi, bad) = (kx.b.select(take, x, c[0]), kx.b.select(take, i, c[1]), kx.b.select(bad, one, c[2]));
-        vec![bv, bi, bad]
+        let v = kx.b.mul_c(v, (32 * together) as i32);
+        let mine = kx.b.mul_c(lane, wide as i32);
+        let first = kx.b.iadd(v, mine);
+        let mut all = vec![];
+        for j in 0..together / wide {
+            let i = kx.b.add_c(first, (j * 32 * wide) as i32);
+            let at = kx.b.iadd(base, i);
+            all.push((i, kx.b.load_n(mem, Elem::F32, at, wide as usize, None)));
+        }
+        let (one, mut c) = (kx.b.i(1), c.to_vec());
+        for (first, xs) in all {
+            for (k, x) in xs.into_iter().enumerate() {
+                let i = kx.b.add_c(first, k as i32);
+                let take = better(kx, x, i, c[0], c[1]);
+                let bad = kx.b.is_nan(x);
+                c = vec![kx.b.select(take, x, c[0]), kx.b.select(take, i, c[1]), kx.b.select(bad, one, c[2])];
+            }
+        }
+        c
     });
     let [mut bv, mut bi, mut bad] = [best[0], best[1], best[2]];
     let reduce = |kx: &mut Kx, bv: &mut V, bi: &mut V, bad: &mut V| {

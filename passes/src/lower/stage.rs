@@ -136,7 +136,8 @@ impl<'a> Part<'a> {
                 _ => 1,
             };
             // As many blocks as that takes, and as even as can be.
-            let per_block = tiles.div_ceil(blocks(tiles, s.tiles * s.warps)).next_multiple_of(s.warps);
+            let most = if s.most_blocks == 0 { u32::MAX } else { (s.most_blocks / ranks).max(1) };
+            let per_block = tiles.div_ceil(blocks(tiles, s.tiles * s.warps).min(most)).next_multiple_of(s.warps);
             Family::Matmul { tiles, per_block: per_block.min(tiles), ranks }
         } else {
             match &stage.nodes[..] {
@@ -145,7 +146,11 @@ impl<'a> Part<'a> {
                     let Op::Attention { heads, .. } = g.node(*id).op else { return unsupported("attention") };
                     Family::Attention { heads }
                 }
-                [id] if matches!(g.node(*id).op, Op::Argmax) => Family::Argmax,
+                [id] if matches!(g.node(*id).op, Op::Argmax) => {
+                    // One block reads all logits: on a GPU of as many warps as a block may have.
+                    warps = if s.warps > 1 { 32 } else { 1 };
+                    Family::Argmax
+                }
                 nodes if nodes.iter().all(|&id| is_row_op(g, id)) => Family::Rows,
                 _ => return unsupported("it mixes operations that have no common kernel"),
             }

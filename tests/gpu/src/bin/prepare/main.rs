@@ -27,7 +27,7 @@ const LOOPS: &[Schedule] = &[schedule(4, 4, 4, 64, 0, 2), schedule(4, 4, 4, 64, 
 const LARGE: &[Schedule] = &[Schedule::GPU, schedule(8, 4, 4, 4, 0, 2), schedule(2, 4, 4, 4, 4, 0)];
 
 const fn schedule(warps: u32, chain_lanes: u32, vec: u32, tiles: u32, stages: u32, min_blocks: u32) -> Schedule {
-    Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens: 1 }
+    Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, ..Schedule::GPU }
 }
 
 struct Item {
