@@ -45,12 +45,19 @@ impl Class {
         }
     }
 
-    /// Fusion rules that do not pay on such targets: there a matmul whose rows one block must have together leaves most of the
-    /// processors idle.
+    /// Fusion rules that do not pay on such targets: there a matmul whose rows one block must have together leaves most
+    /// processors idle, and a row that every block computes again costs more than a launch.
     pub fn rules_off(self) -> &'static [&'static str] {
         match self {
             Class::Host => &[],
-            Class::Gpu => &["matmul-into-head-norm", "linear-into-head-norm", "matmul-into-route", "linear-into-route"],
+            Class::Gpu => &[
+                "matmul-into-head-norm",
+                "linear-into-head-norm",
+                "matmul-into-route",
+                "linear-into-route",
+                "quantize-into-matmul",
+                "quantize-into-expert-matmul",
+            ],
         }
     }
 

@@ -86,7 +86,8 @@ impl<'a> Kx<'a> {
     /// Starts a kernel whose blocks compute `tile` rows each; values per output lie `OUTPUT_FROM` rows into the chunk.
     pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, tile: u32, needs: Vec<Vec<u32>>) -> Self {
         let mut b = Builder::new(name, warps);
-        b.min_blocks(s.min_blocks);
+        // The wish is for blocks of matmuls; larger ones would have too few registers.
+        b.min_blocks(if warps > s.warps { s.min_blocks * s.warps / warps } else { s.min_blocks });
         let (args, rings, starts) = (vec![], BTreeMap::new(), vec![]);
         let out = b.block_y();
         let mut kx = Kx { b, g, s, args, tok: out, out, tile, rows: None, from: None, rings, shared_names: 0, starts, needs };
@@ -302,6 +303,37 @@ impl<'a> Kx<'a> {
         let body = self.b.end();
         let carried = params.into_iter().zip(init.iter().copied()).collect();
         self.b.structured(KOp::For { trip, iv, carried, body, yields }, &tys)
+    }
+
+    /// A loop whose body does several turns at once, whose numbers it gets: as many as the schedule allows where `words` are read
+    /// in each, so that all reads are under way before the first is used. A trip that is not known is done one by one.
+    pub fn for_together(
+        &mut self,
+        trip: V,
+        words: u32,
+        init: &[V],
+        mut f: impl FnMut(&mut Self, &[V], &[V]) -> Vec<V>,
+    ) -> Vec<V> {
+        let n = self.b.as_const(trip).map_or(1, |n| n.max(1) as u32);
+        let most = (self.s.ahead / words.max(1)).clamp(1, n);
+        let together = n.div_ceil(n.div_ceil(most));
+        let Some(n) = self.b.as_const(trip).filter(|_| together > 1) else {
+            return self.for_(trip, init, |kx, t, acc| f(kx, &[t], acc));
+        };
+        let turns = |kx: &mut Self, first: V, n: u32| (0..n).map(|i| kx.b.add_c(first, i as i32)).collect::<Vec<V>>();
+        let (whole, rest) = (n as u32 / together, n as u32 % together);
+        let times = self.b.i(whole as i32);
+        let acc = self.for_(times, init, |kx, t, acc| {
+            let first = kx.b.mul_c(t, together as i32);
+            let ts = turns(kx, first, together);
+            f(kx, &ts, acc)
+        });
+        if rest == 0 {
+            return acc;
+        }
+        let first = self.b.i((whole * together) as i32);
+        let ts = turns(self, first, rest);
+        f(self, &ts, &acc)
     }
 
     /// Runs `then` where the uniform condition holds.

@@ -21,28 +21,68 @@ pub struct Matrix {
     pub mem: Mem,
     /// Their layout.
     pub l: MatrixLayout,
+    /// Lanes that share a group, each with as many of its words: sums within a group are exact, so nobody can tell.
+    pub split: u32,
+}
+
+/// Which part of a tile is a lane's.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// The lane whose words it reads, as packed.
+    packed: V,
+    /// Its part of a group, of `split`.
+    part: V,
+    split: u32,
+    /// Rows of a tile: lanes that differ by a multiple of it have one row.
+    rows: u32,
 }
 
 impl Matrix {
     /// Binds the weight node.
-    pub fn bind(kx: &mut Kx, weight: NodeId, order: ReductionOrder) -> Result<Matrix> {
+    pub fn bind(kx: &mut Kx, weight: NodeId, order: ReductionOrder, split: u32) -> Result<Matrix> {
         let l = kx.layout(weight, order)?;
         let mem = kx.arg(ArgKey::Weight(weight, Pack::Matrix(l)), false);
-        Ok(Matrix { mem, l })
+        Ok(Matrix { mem, l, split })
+    }
+
+    /// Rows of a tile.
+    pub fn tile_rows(&self) -> u32 {
+        self.l.tile_rows() / self.split
+    }
+
+    /// Tiles of one matrix.
+    pub fn tiles(&self) -> u32 {
+        self.l.tiles() * self.split
+    }
+
+    fn share(&self, kx: &mut Kx, tile: V) -> Share {
+        let (lane, rows) = (kx.b.lane(), self.tile_rows());
+        if self.split == 1 {
+            return Share { packed: lane, part: kx.b.i(0), split: 1, rows };
+        }
+        // Lane `(chain * split + part) * rows + row`.
+        let within = kx.b.int_c(IntOp::Rem, lane, self.l.tile_rows() as i32);
+        let part = kx.b.int_c(IntOp::Div, within, rows as i32);
+        let row = kx.b.int_c(IntOp::Rem, lane, rows as i32);
+        let sub = kx.b.int_c(IntOp::Rem, tile, self.split as i32);
+        let sub = kx.b.mul_c(sub, rows as i32);
+        let first = kx.b.isub(lane, within);
+        let packed = kx.b.iadd(first, sub);
+        Share { packed: kx.b.iadd(packed, row), part, split: self.split, rows }
     }
 
     /// Row (of one matrix) that this lane computes in tile `tile`, and whether it exists and is this lane's to store.
     pub fn row(&self, kx: &mut Kx, tile: V) -> (V, Option<V>) {
         let lane = kx.b.lane();
-        let sub = kx.b.int_c(IntOp::Rem, lane, self.l.tile_rows() as i32);
-        let first = kx.b.mul_c(tile, self.l.tile_rows() as i32);
+        let sub = kx.b.int_c(IntOp::Rem, lane, self.tile_rows() as i32);
+        let first = kx.b.mul_c(tile, self.tile_rows() as i32);
         let row = kx.b.iadd(first, sub);
-        let exists = (!self.l.rows.is_multiple_of(self.l.tile_rows())).then(|| {
+        let exists = (!self.l.rows.is_multiple_of(self.tile_rows())).then(|| {
             let lim = kx.b.i(self.l.rows as i32);
             kx.b.icmp(ICmp::Lt, row, lim)
         });
-        let mine = (self.l.chain_lanes > 1).then(|| {
-            let c = kx.b.int_c(IntOp::Div, lane, self.l.tile_rows() as i32);
+        let mine = (self.l.chain_lanes * self.split > 1).then(|| {
+            let c = kx.b.int_c(IntOp::Div, lane, self.tile_rows() as i32);
             kx.is_zero(c)
         });
         let pred = kx.and(exists, mine);
@@ -56,7 +96,9 @@ impl Matrix {
         let lane = kx.b.lane();
         let sub = kx.b.int_c(IntOp::Div, lane, l.tile_rows() as i32);
         let tile_words = (l.steps() * l.step_words()) as i32;
-        let base = kx.b.mul_c(tile, tile_words);
+        let share = self.share(kx, tile);
+        let packed_tile = kx.b.int_c(IntOp::Div, tile, self.split as i32);
+        let base = kx.b.mul_c(packed_tile, tile_words);
         let mut accs = vec![];
         for k in 0..l.chains_per_lane() {
             let first_step = k * l.chain_len();
@@ -69,63 +111,31 @@ impl Matrix {
             let chain = kx.b.add_c(sub, (k * l.chain_lanes) as i32);
             let zero = kx.b.f(0.0);
             let step_base = kx.b.add_c(base, (first_step * l.step_words()) as i32);
-            accs.push(self.chain(kx, xs, len, chain, step_base, unit0, zero));
+            accs.push(self.chain(kx, xs, &share, len, chain, step_base, unit0, zero));
         }
         (0..xs.len()).map(|t| self.join(kx, accs.iter().map(|of_chain| of_chain[t]).collect())).collect()
     }
 
     /// One chain for each row: its units in ascending order.
     #[allow(clippy::too_many_arguments)]
-    fn chain(&self, kx: &mut Kx, xs: &[XRow], len: u32, chain: V, base: V, unit0: V, init: V) -> Vec<V> {
+    fn chain(&self, kx: &mut Kx, xs: &[XRow], share: &Share, len: u32, chain: V, base: V, unit0: V, init: V) -> Vec<V> {
         let l = self.l;
         let trip = kx.b.i(len as i32);
-        let ragged = l.chain_lanes > 1 && l.units() != l.chain_len() * l.order.lanes;
-        let unit_step = |kx: &mut Kx, t: V, unit: &Unit, accs: &[V]| {
-            let g = match l.order.take {
-                Take::Contiguous => {
-                    let first = kx.b.mul_c(chain, l.order.run(l.units()) as i32);
-                    kx.b.iadd(first, t)
-                }
-                Take::Strided => {
-                    let far = kx.b.mul_c(t, l.order.lanes as i32);
-                    kx.b.iadd(chain, far)
-                }
-            };
-            let valid = ragged.then(|| {
-                let lim = kx.b.i(l.units() as i32);
-                kx.b.icmp(ICmp::Lt, g, lim)
-            });
-            let g = match valid {
-                Some(p) => {
-                    let z = kx.b.i(0);
-                    kx.b.select(p, g, z)
-                }
-                None => g,
-            };
-            let g = kx.b.iadd(g, unit0);
-            let next = match l.format {
-                Format::Affine { .. } => groups(kx, &l, xs, unit, g, accs),
-                Format::Plain(dtype) => plain_units(kx, &l, dtype, xs, unit, g, accs),
-            };
-            match valid {
-                Some(p) => next.into_iter().zip(accs).map(|(n, &acc)| kx.b.select(p, n, acc)).collect(),
-                None => next,
-            }
-        };
+        let unit_step = |kx: &mut Kx, t: V, unit: &Unit, accs: &[V]| self.step(kx, xs, share, chain, t, unit0, unit, accs);
         let inits = vec![init; xs.len()];
         let (stages, warps) = (kx.s.stages, kx.b.warps());
         let bytes = 4 * l.step_words() * stages * warps;
         // A schedule is free: where the ring has no room, weights are read where they lie.
         if stages < 2 || len == 0 || !(kx.rings.contains_key(&bytes) || kx.take_room(bytes)) {
             // Units whose words are read before the first of them is used.
-            let most = (kx.s.ahead / (l.words() + l.format.params())).clamp(1, len.max(1));
+            let most = (kx.s.ahead / self.words()).clamp(1, len.max(1));
             let ahead = len.div_ceil(len.div_ceil(most).max(1)).max(1);
             let turn = |kx: &mut Kx, t0: V, n: u32, accs: &[V]| {
                 let steps: Vec<V> = (0..n).map(|i| kx.b.add_c(t0, i as i32)).collect();
                 let load = |kx: &mut Kx, t: V| {
                     let off = kx.b.mul_c(t, l.step_words() as i32);
                     let at = kx.b.iadd(base, off);
-                    Unit::load(kx, &l, self.mem, at)
+                    Unit::load(kx, &l, share, self.mem, at)
                 };
                 let units: Vec<Unit> = steps.iter().map(|&t| load(kx, t)).collect();
                 steps.iter().zip(&units).fold(accs.to_vec(), |accs, (&t, unit)| unit_step(kx, t, unit, &accs))
@@ -174,12 +184,99 @@ impl Matrix {
         let copy = kx.b.end();
         kx.b.begin();
         let at = slot_at(kx, slot);
-        let unit = Unit::load(kx, &l, sh, at);
+        let unit = Unit::load(kx, &l, share, sh, at);
         let yields = unit_step(kx, iv, &unit, &accs);
         let body = kx.b.end();
         let tys = vec![Ty::F32; accs.len()];
         let carried = accs.into_iter().zip(inits).collect();
         kx.b.structured(KOp::Pipeline { stages, trip, copy_iv, copy_slot, copy, iv, slot, carried, body, yields }, &tys)
+    }
+
+    /// Words of weights of a unit that a lane reads.
+    fn words(&self) -> u32 {
+        self.l.words() / self.split + self.l.format.params()
+    }
+
+    /// Each `acc` after the `t`-th unit of chain `chain`, or as it was if the chain has no such unit.
+    #[allow(clippy::too_many_arguments)]
+    fn step(&self, kx: &mut Kx, xs: &[XRow], share: &Share, chain: V, t: V, unit0: V, unit: &Unit, accs: &[V]) -> Vec<V> {
+        let l = self.l;
+        let ragged = l.chain_lanes > 1 && l.units() != l.chain_len() * l.order.lanes;
+        let g = match l.order.take {
+            Take::Contiguous => {
+                let first = kx.b.mul_c(chain, l.order.run(l.units()) as i32);
+                kx.b.iadd(first, t)
+            }
+            Take::Strided => {
+                let far = kx.b.mul_c(t, l.order.lanes as i32);
+                kx.b.iadd(chain, far)
+            }
+        };
+        let valid = ragged.then(|| {
+            let lim = kx.b.i(l.units() as i32);
+            kx.b.icmp(ICmp::Lt, g, lim)
+        });
+        let g = match valid {
+            Some(p) => {
+                let z = kx.b.i(0);
+                kx.b.select(p, g, z)
+            }
+            None => g,
+        };
+        let g = kx.b.iadd(g, unit0);
+        let next = match l.format {
+            Format::Affine { .. } => groups(kx, &l, xs, share, unit, g, accs),
+            Format::Plain(dtype) => plain_units(kx, &l, dtype, xs, unit, g, accs),
+        };
+        match valid {
+            Some(p) => next.into_iter().zip(accs).map(|(n, &acc)| kx.b.select(p, n, acc)).collect(),
+            None => next,
+        }
+    }
+
+    /// This lane's row of each of `jobs` (a row, a tile, its first unit), one job after the other, but with the weights of
+    /// several read before the first is used, as far as the schedule wishes.
+    pub fn dots_of(&self, kx: &mut Kx, jobs: &[(XRow, V, V)]) -> Vec<V> {
+        let l = self.l;
+        let tile_words = (l.steps() * l.step_words()) as i32;
+        let chain = {
+            let lane = kx.b.lane();
+            kx.b.int_c(IntOp::Div, lane, l.tile_rows() as i32)
+        };
+        let steps: Vec<V> = (0..l.chain_len()).map(|t| kx.b.i(t as i32)).collect();
+        let loaded: Vec<(Share, Vec<Unit>)> = jobs
+            .iter()
+            .map(|&(_, tile, _)| {
+                let share = self.share(kx, tile);
+                let packed_tile = kx.b.int_c(IntOp::Div, tile, self.split as i32);
+                let base = kx.b.mul_c(packed_tile, tile_words);
+                let load = |t: u32| {
+                    let at = kx.b.add_c(base, (t * l.step_words()) as i32);
+                    Unit::load(kx, &l, &share, self.mem, at)
+                };
+                (share, (0..l.chain_len()).map(load).collect())
+            })
+            .collect();
+        let zero = kx.b.f(0.0);
+        jobs.iter()
+            .zip(&loaded)
+            .map(|(&(x, _, unit0), (share, units))| {
+                let acc = steps
+                    .iter()
+                    .zip(units)
+                    .fold(vec![zero], |acc, (&t, unit)| self.step(kx, &[x], share, chain, t, unit0, unit, &acc));
+                self.join(kx, acc)
+            })
+            .collect()
+    }
+
+    /// Jobs that [`Matrix::dots_of`] can read at once; 1 if it is of no use.
+    pub fn jobs(&self, kx: &Kx) -> u32 {
+        if self.l.chains_per_lane() > 1 || kx.s.stages > 0 {
+            1
+        } else {
+            (kx.s.ahead / (self.words() * self.l.chain_len())).max(1)
+        }
     }
 
     /// Joins the chains: chain `c` is accumulator `c / chain_lanes` of the `c % chain_lanes`-th of the row's lanes.
@@ -235,20 +332,22 @@ struct Unit {
 
 impl Unit {
     /// This lane's unit at word `at` of `mem`.
-    fn load(kx: &mut Kx, l: &MatrixLayout, mem: Mem, at: V) -> Unit {
-        let words = unit_words(kx, l, mem, at);
-        let lane = kx.b.lane();
-        Unit { words, params: param_words(&mut kx.b, l, mem, at, lane) }
+    fn load(kx: &mut Kx, l: &MatrixLayout, share: &Share, mem: Mem, at: V) -> Unit {
+        let words = unit_words(kx, l, share, mem, at);
+        Unit { words, params: param_words(&mut kx.b, l, mem, at, share.packed) }
     }
 }
 
 /// The words of this lane's unit at word `at` of `mem`.
-fn unit_words(kx: &mut Kx, l: &MatrixLayout, mem: Mem, at: V) -> Vec<V> {
-    let (lane, vec) = (kx.b.lane(), l.vec as usize);
-    let mine = kx.b.mul_c(lane, l.vec as i32);
+fn unit_words(kx: &mut Kx, l: &MatrixLayout, share: &Share, mem: Mem, at: V) -> Vec<V> {
+    let vec = l.vec as usize;
+    let mine = kx.b.mul_c(share.packed, l.vec as i32);
     let first = kx.b.iadd(at, mine);
+    let count = l.words() / share.split;
+    let far = kx.b.mul_c(share.part, (count * 32) as i32);
+    let first = kx.b.iadd(first, far);
     let mut words = vec![];
-    for j in (0..l.words()).step_by(vec) {
+    for j in (0..count).step_by(vec) {
         let w = kx.b.add_c(first, (j * 32) as i32);
         words.extend(kx.b.load_n(mem, Elem::I32, w, vec, None));
     }
@@ -309,7 +408,7 @@ fn scale_and_offset(b: &mut Builder, l: &MatrixLayout, params: &[V]) -> [V; 2] {
 }
 
 /// Each `acc` after one group of codes, activations of group `g` of each x.
-fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], unit: &Unit, g: V, accs: &[V]) -> Vec<V> {
+fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], share: &Share, unit: &Unit, g: V, accs: &[V]) -> Vec<V> {
     let (vec, place) = (l.vec as usize, l.format.place());
     let words = &unit.words;
     let [s, beta] = scale_and_offset(&mut kx.b, l, &unit.params);
@@ -320,7 +419,9 @@ fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], unit: &Unit, g: V, accs: &
         .iter()
         .map(|x| {
             let (x0, group) = (kx.b.lshr(x.base, 2), kx.b.mul_c(g, (x.group / 4) as i32));
-            kx.b.iadd(x0, group)
+            let part = kx.b.mul_c(share.part, (x.group / 4 / share.split) as i32);
+            let x0 = kx.b.iadd(x0, group);
+            kx.b.iadd(x0, part)
         })
         .collect();
     // A few words at a time: what is unpacked of them serves all rows.
@@ -344,6 +445,15 @@ fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], unit: &Unit, g: V, accs: &
     }
     let rows = rows.iter().zip(sums).zip(accs);
     rows.map(|((x, mut sums), &acc)| {
+        // The other parts of the group.
+        let mut apart = share.rows;
+        while apart < share.rows * share.split {
+            for sum in &mut sums {
+                let other = kx.b.shuffle_xor(*sum, apart);
+                *sum = kx.b.iadd(*sum, other);
+            }
+            apart *= 2;
+        }
         let [scale, s_x] = [0, 1].map(|k| {
             let i = x.meta(kx, k, g);
             kx.b.load(x.mem, Elem::F32, i, None)

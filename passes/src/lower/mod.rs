@@ -71,7 +71,9 @@ fn tile(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> u32 {
 
 /// One kernel of one or more independent stages, each with its range of blocks along x.
 fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Kernel, Vec<ArgKey>)> {
-    let warps = parts.iter().map(|p| p.warps).max().unwrap_or(1);
+    // A row beside a matmul of many blocks makes do with their warps: more would stand idle in all of them.
+    let most = parts.iter().map(|p| p.grid_x).max().unwrap_or(1);
+    let warps = parts.iter().filter(|p| most <= 32 || p.grid_x > 32).map(|p| p.warps).max().unwrap_or(1);
     let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
     let bx = kx.b.block_x();
     if let [part] = parts {
@@ -193,4 +195,15 @@ fn scaled(kx: &mut Kx, block: ir::kernel::V, n: u32, offset: ir::kernel::V) -> i
 /// Rows of a stage: outputs if it stores any value per output.
 fn stage_rows(g: &Graph, stores: &[NodeId]) -> Rows {
     if stores.iter().any(|&s| g.node(s).ty.rows == Rows::Outputs) { Rows::Outputs } else { Rows::Tokens }
+}
+
+/// `v` if it is below `n`, else `n - 1`; whether it was, unless that is certain.
+fn clip(kx: &mut Kx, v: ir::kernel::V, n: u32, certain: bool) -> (ir::kernel::V, Option<ir::kernel::V>) {
+    if certain {
+        return (v, None);
+    }
+    let lim = kx.b.i(n as i32);
+    let valid = kx.b.icmp(ir::kernel::ICmp::Lt, v, lim);
+    let last = kx.b.i(n as i32 - 1);
+    (kx.b.select(valid, v, last), Some(valid))
 }

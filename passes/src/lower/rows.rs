@@ -128,16 +128,12 @@ impl RowCx {
     fn keep_row(&mut self, kx: &mut Kx, id: NodeId, store: Option<V>) -> Result<()> {
         let width = kx.g.node(id).ty.width();
         let mem = kx.shared("row", 4 * width);
-        self.units(kx, width.div_ceil(32), |this, kx, unit| {
-            let (i, pred) = element(kx, unit, 0, width);
-            let at = clamp(kx, i, pred);
-            let v = this.eval(kx, id, at, &mut Memo::new())?;
+        self.row_elements(kx, id, |kx, i, v, pred| {
             kx.b.store(mem, Elem::F32, i, v, pred);
             if let Some(owner) = store {
                 let p = kx.and(Some(owner), pred);
                 kx.store_value(id, i, v, p);
             }
-            Ok(())
         })?;
         kx.b.barrier();
         self.shared.insert(id, mem);
@@ -157,7 +153,27 @@ impl RowCx {
         let mem = kx.arg(ArgKey::Value(id), false);
         let words = kx.row_base(id);
         let base = kx.b.mul_c(words, 4);
-        Ok(QRow { mem, base, width, group })
+        let bytes = super::cx::q24_bytes(width, group);
+        if kx.s.warps == 1 || kx.tile() > 1 || !kx.take_room(bytes) {
+            return Ok(QRow { mem, base, width, group });
+        }
+        // All warps read it again and again: from shared memory.
+        let here = kx.shared("q24", bytes);
+        self.units(kx, (bytes / 4).div_ceil(32), |_, kx, units| {
+            let mut all = vec![];
+            for &(unit, exists) in units {
+                let (i, pred) = element(kx, unit, 0, bytes / 4);
+                let pred = kx.and(exists, pred);
+                let at = kx.b.iadd(words, i);
+                all.push((i, kx.b.load(mem, Elem::I32, at, pred), pred));
+            }
+            all.into_iter().for_each(|(i, v, pred)| kx.b.store(here, Elem::I32, i, v, pred));
+            Ok(())
+        })?;
+        kx.b.barrier();
+        let row = QRow { mem: here, base: kx.b.i(0), width, group };
+        self.quant.insert(id, row);
+        Ok(row)
     }
 
     /// Element `i` of a row.
@@ -245,29 +261,48 @@ impl RowCx {
         kx.load_plain(id, at)
     }
 
-    /// Runs `f(unit, carried)` for the units that this warp owns: warp `w` of `warps` takes `w, w + warps, ...`.
-    fn units(&self, kx: &mut Kx, count: u32, mut f: impl FnMut(&Self, &mut Kx, V) -> Result<()>) -> Result<()> {
-        let warps = kx.b.warps();
-        let warp = kx.b.warp();
-        let trip = share(kx, count, warps, warp);
+    /// Runs `f` for the units that this warp owns, several at once: warp `w` of `warps` takes `w, w + warps, ...`. A unit past the
+    /// end is replaced by the last, and comes with what says so.
+    fn units(&self, kx: &mut Kx, count: u32, mut f: impl FnMut(&Self, &mut Kx, &[(V, Option<V>)]) -> Result<()>) -> Result<()> {
+        let (warps, warp) = (kx.b.warps(), kx.b.warp());
+        let trip = kx.b.i(count.div_ceil(warps) as i32);
         let mut result = Ok(());
-        kx.for_(trip, &[], |kx, t, _| {
-            let at = kx.b.mul_c(t, warps as i32);
-            let unit = kx.b.iadd(at, warp);
-            result = f(self, kx, unit);
+        kx.for_together(trip, 8, &[], |kx, ts, _| {
+            let units: Vec<_> = ts
+                .iter()
+                .map(|&t| {
+                    let at = kx.b.mul_c(t, warps as i32);
+                    let unit = kx.b.iadd(at, warp);
+                    super::clip(kx, unit, count, count.is_multiple_of(warps))
+                })
+                .collect();
+            if result.is_ok() {
+                result = f(self, kx, &units);
+            }
             vec![]
         });
         result
     }
 
     fn store_row(&mut self, kx: &mut Kx, id: NodeId, owner: V) -> Result<()> {
-        let width = kx.g.node(id).ty.width();
-        self.units(kx, width.div_ceil(32), |this, kx, unit| {
-            let (i, pred) = element(kx, unit, 0, width);
-            let at = clamp(kx, i, pred);
-            let v = this.eval(kx, id, at, &mut Memo::new())?;
+        self.row_elements(kx, id, |kx, i, v, pred| {
             let p = kx.and(Some(owner), pred);
             kx.store_value(id, i, v, p);
+        })
+    }
+
+    /// Computes all elements of a row, and gives each with its index, where the predicate holds, to `to`.
+    fn row_elements(&self, kx: &mut Kx, id: NodeId, mut to: impl FnMut(&mut Kx, V, V, Option<V>)) -> Result<()> {
+        let width = kx.g.node(id).ty.width();
+        self.units(kx, width.div_ceil(32), |this, kx, units| {
+            let mut all = vec![];
+            for &(unit, exists) in units {
+                let (i, pred) = element(kx, unit, 0, width);
+                let at = clamp(kx, i, pred);
+                let v = this.eval(kx, id, at, &mut Memo::new())?;
+                all.push((i, v, kx.and(exists, pred)));
+            }
+            all.into_iter().for_each(|(i, v, pred)| to(kx, i, v, pred));
             Ok(())
         })
     }
@@ -275,7 +310,8 @@ impl RowCx {
     /// Σ x² in the given order; leaves x in shared memory unless it is a value in memory anyway.
     fn sum_of_squares(&mut self, kx: &mut Kx, x: NodeId, dim: u32, order: ReductionOrder, store: Option<V>) -> Result<V> {
         let name = &kx.g.node(x).name;
-        let unit = order.lanes.min(64);
+        // As many warps as there are get chains.
+        let unit = if order.lanes / 64 < kx.b.warps() { 32 } else { order.lanes.min(64) };
         if order.take != Take::Strided || order.lanes < 32 || !order.lanes.is_multiple_of(unit) || !dim.is_multiple_of(unit) {
             return Err(Diagnostic::new("E0615", format!("no kernel for the norm of {dim} elements in order {order}"))
                 .at(name)
@@ -286,78 +322,82 @@ impl RowCx {
         let keep = keep.then(|| kx.shared("row", 4 * dim));
         let (warps, warp) = (kx.b.warps(), kx.b.warp());
         let zero = kx.b.f(0.0);
-        let mut partial = vec![];
         let mut err = Ok(());
-        // This warp's chains: runs w, w + warps, ...; chain `run` takes units run, run + runs, ...
-        for j in 0..runs.div_ceil(warps) {
-            let run = kx.b.add_c(warp, (j * warps) as i32);
+        // Chain `run` takes units run, run + runs, ...
+        let mut chains = |kx: &mut Kx, run: V| {
             let trip = share(kx, units, runs, run);
-            let trip = if runs.is_multiple_of(warps) {
-                trip
-            } else {
-                let (lim, z) = (kx.b.i(runs as i32), kx.b.i(0));
-                let p = kx.b.icmp(ICmp::Lt, run, lim);
-                kx.b.select(p, trip, z)
-            };
-            let accs = kx.for_(trip, &vec![zero; vecs as usize], |kx, t, acc| {
-                let at = kx.b.mul_c(t, runs as i32);
-                let u = kx.b.iadd(at, run);
-                let mut next = acc.to_vec();
-                for h in 0..vecs {
+            kx.for_together(trip, 8 * vecs, &vec![zero; vecs as usize], |kx, ts, acc| {
+                let mut all = vec![];
+                for &t in ts {
+                    let at = kx.b.mul_c(t, runs as i32);
+                    let u = kx.b.iadd(at, run);
                     let at = kx.b.mul_c(u, unit as i32);
                     let lane = kx.b.lane();
                     let at = kx.b.iadd(at, lane);
-                    let i = kx.b.add_c(at, (h * 32) as i32);
-                    match self.eval(kx, x, i, &mut Memo::new()) {
-                        Ok(v) => {
-                            if let Some(m) = keep {
-                                kx.b.store(m, Elem::F32, i, v, None);
-                            }
-                            if let (Some(owner), true) = (store, keep.is_some()) {
-                                kx.store_value(x, i, v, Some(owner));
-                            }
-                            next[h as usize] = kx.b.fma(v, v, acc[h as usize]);
+                    for h in 0..vecs {
+                        let i = kx.b.add_c(at, (h * 32) as i32);
+                        match self.eval(kx, x, i, &mut Memo::new()) {
+                            Ok(v) => all.push((h as usize, i, v)),
+                            Err(e) => err = Err(e),
                         }
-                        Err(e) => err = Err(e),
                     }
                 }
+                let mut next = acc.to_vec();
+                for (h, i, v) in all {
+                    if let Some(m) = keep {
+                        kx.b.store(m, Elem::F32, i, v, None);
+                    }
+                    if let (Some(owner), true) = (store, keep.is_some()) {
+                        kx.store_value(x, i, v, Some(owner));
+                    }
+                    next[h] = kx.b.fma(v, v, next[h]);
+                }
                 next
-            });
-            partial.push(accs);
-        }
+            })
+        };
+        let parts = if warps == 1 {
+            (0..runs)
+                .flat_map(|run| {
+                    let run = kx.b.i(run as i32);
+                    chains(kx, run)
+                })
+                .collect()
+        } else {
+            let m = kx.shared("sum", 4 * 32 * runs * vecs);
+            for j in 0..runs.div_ceil(warps) {
+                let run = kx.b.add_c(warp, (j * warps) as i32);
+                let mut work = |kx: &mut Kx| {
+                    let accs = chains(kx, run);
+                    let at = kx.b.mul_c(run, (vecs * 32) as i32);
+                    let lane = kx.b.lane();
+                    let at = kx.b.iadd(at, lane);
+                    for (h, &a) in accs.iter().enumerate() {
+                        let at = kx.b.add_c(at, (h * 32) as i32);
+                        kx.b.store(m, Elem::F32, at, a, None);
+                    }
+                };
+                if (j + 1) * warps <= runs {
+                    work(kx);
+                } else {
+                    let lim = kx.b.i(runs as i32);
+                    let has_one = kx.b.icmp(ICmp::Lt, run, lim);
+                    kx.when(has_one, work);
+                }
+            }
+            kx.b.barrier();
+            let lane = kx.b.lane();
+            let load = |k: u32| {
+                let at = kx.b.add_c(lane, (k * 32) as i32);
+                kx.b.load(m, Elem::F32, at, None)
+            };
+            (0..runs * vecs).map(load).collect()
+        };
         err?;
-        let parts = if warps == 1 { partial.into_iter().flatten().collect() } else { self.exchange(kx, partial, runs, vecs) };
         if let Some(m) = keep {
-            // Read back by the lane that wrote it (an index keeps its lane in every pass), or after the barrier of `exchange`.
+            // Read back by the lane that wrote it (an index keeps its lane in every pass), or after the barrier.
             self.shared.insert(x, m);
         }
         Ok(kx.join_lanes(order, parts))
-    }
-
-    /// All partial sums in every warp, through shared memory.
-    fn exchange(&self, kx: &mut Kx, partial: Vec<Vec<V>>, runs: u32, vecs: u32) -> Vec<V> {
-        let m = kx.shared("sum", 4 * 32 * runs * vecs);
-        let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
-        for (j, accs) in partial.iter().enumerate() {
-            let run = kx.b.add_c(warp, (j as u32 * warps) as i32);
-            let pred = (!runs.is_multiple_of(warps)).then(|| {
-                let lim = kx.b.i(runs as i32);
-                kx.b.icmp(ICmp::Lt, run, lim)
-            });
-            let at = kx.b.mul_c(run, (vecs * 32) as i32);
-            let at = kx.b.iadd(at, lane);
-            for (h, &a) in accs.iter().enumerate() {
-                let at = kx.b.add_c(at, (h * 32) as i32);
-                kx.b.store(m, Elem::F32, at, a, pred);
-            }
-        }
-        kx.b.barrier();
-        (0..runs * vecs)
-            .map(|k| {
-                let at = kx.b.add_c(lane, (k * 32) as i32);
-                kx.b.load(m, Elem::F32, at, None)
-            })
-            .collect()
     }
 
     fn quantize(&mut self, kx: &mut Kx, id: NodeId, x: NodeId, group: u32, store: Option<V>) -> Result<QRow> {
@@ -378,52 +418,64 @@ impl RowCx {
             dst.push((QRow { mem, base, width, group }, Some(owner)));
         }
         let first = dst[0].0;
-        self.units(kx, width / group, |this, kx, unit| {
-            let vecs = group / 32;
-            let mut vals = vec![];
-            let mut amax = None;
-            for h in 0..vecs {
-                let at = kx.b.mul_c(unit, group as i32);
-                let lane = kx.b.lane();
-                let at = kx.b.iadd(at, lane);
-                let i = kx.b.add_c(at, (h * 32) as i32);
-                let v = this.eval(kx, x, i, &mut Memo::new())?;
-                vals.push((i, v));
-                let bits = kx.b.bits(v);
-                let a = kx.b.int_c(IntOp::And, bits, i32::MAX);
-                amax = Some(match amax {
-                    None => a,
-                    Some(m) => kx.b.int(IntOp::Max, m, a),
-                });
-            }
-            let amax = kx.butterfly(amax.unwrap_or(unit), |b, p, q| b.int(IntOp::Max, p, q));
-            let math::quant::Group { scale, inv, ok, .. } = math::quant::group_exponent(&mut kx.b, amax);
-            let (mut sum, mut low) = (None, None);
-            for (i, v) in vals {
-                let q = math::quant::quantize(&mut kx.b, v, inv, ok);
-                let (hi, mid, lo) = math::quant::planes(&mut kx.b, q);
-                let low16 = kx.b.int_c(IntOp::And, q, 0xffff);
-                sum = Some(sum.map_or(q, |s| kx.b.iadd(s, q)));
-                low = Some(low.map_or(low16, |s| kx.b.iadd(s, low16)));
-                for (d, pred) in &dst {
-                    let at = kx.b.iadd(d.base, i);
-                    for (p, byte) in [hi, mid, lo].into_iter().enumerate() {
-                        let at = kx.b.add_c(at, (p as u32 * width) as i32);
-                        kx.b.store(d.mem, Elem::U8, at, byte, *pred);
-                    }
+        let vecs = group / 32;
+        self.units(kx, width / group, |this, kx, units| {
+            let mut groups = vec![];
+            for &(unit, exists) in units {
+                let mut vals = vec![];
+                for h in 0..vecs {
+                    let at = kx.b.mul_c(unit, group as i32);
+                    let lane = kx.b.lane();
+                    let at = kx.b.iadd(at, lane);
+                    let i = kx.b.add_c(at, (h * 32) as i32);
+                    vals.push((i, this.eval(kx, x, i, &mut Memo::new())?));
                 }
+                groups.push((unit, exists, vals));
             }
-            let sum = kx.butterfly(sum.unwrap_or(unit), |b, p, q| b.iadd(p, q));
-            let low = kx.butterfly(low.unwrap_or(unit), |b, p, q| b.iadd(p, q));
-            let s = kx.b.i_to_f(sum);
-            let corr = kx.b.mul_c(low, 128);
+            // All is computed before anything is stored: groups do not wait for each other.
+            let mut bytes = vec![];
+            let mut metas = vec![];
+            for (unit, exists, vals) in groups {
+                let sizes = vals.iter().map(|&(_, v)| {
+                    let bits = kx.b.bits(v);
+                    kx.b.int_c(IntOp::And, bits, i32::MAX)
+                });
+                let sizes: Vec<V> = sizes.collect();
+                let amax = sizes[1..].iter().fold(sizes[0], |m, &a| kx.b.int(IntOp::Max, m, a));
+                let amax = kx.butterfly(amax, |b, p, q| b.int(IntOp::Max, p, q));
+                let math::quant::Group { scale, inv, ok, .. } = math::quant::group_exponent(&mut kx.b, amax);
+                let (mut sum, mut low) = (None, None);
+                for (i, v) in vals {
+                    let q = math::quant::quantize(&mut kx.b, v, inv, ok);
+                    let (hi, mid, lo) = math::quant::planes(&mut kx.b, q);
+                    let low16 = kx.b.int_c(IntOp::And, q, 0xffff);
+                    sum = Some(sum.map_or(q, |s| kx.b.iadd(s, q)));
+                    low = Some(low.map_or(low16, |s| kx.b.iadd(s, low16)));
+                    bytes.push((i, [hi, mid, lo], exists));
+                }
+                let sum = kx.butterfly(sum.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+                let low = kx.butterfly(low.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+                let s = kx.b.i_to_f(sum);
+                let corr = kx.b.mul_c(low, 128);
+                metas.push((unit, [(scale, Elem::F32), (s, Elem::F32), (corr, Elem::I32)], exists));
+            }
             let lane = kx.b.lane();
             let lane0 = kx.is_zero(lane);
             for (d, pred) in &dst {
-                let p = kx.and(Some(lane0), *pred);
-                for (k, (v, elem)) in [(scale, Elem::F32), (s, Elem::F32), (corr, Elem::I32)].into_iter().enumerate() {
-                    let at = d.meta(kx, k as u32, unit);
-                    kx.b.store(d.mem, elem, at, v, p);
+                for &(i, planes, exists) in &bytes {
+                    let (at, p) = (kx.b.iadd(d.base, i), kx.and(*pred, exists));
+                    for (k, byte) in planes.into_iter().enumerate() {
+                        let at = kx.b.add_c(at, (k as u32 * width) as i32);
+                        kx.b.store(d.mem, Elem::U8, at, byte, p);
+                    }
+                }
+                for &(unit, values, exists) in &metas {
+                    let p = kx.and(Some(lane0), *pred);
+                    let p = kx.and(p, exists);
+                    for (k, (v, elem)) in values.into_iter().enumerate() {
+                        let at = d.meta(kx, k as u32, unit);
+                        kx.b.store(d.mem, elem, at, v, p);
+                    }
                 }
             }
             Ok(())

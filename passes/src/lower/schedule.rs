@@ -19,22 +19,48 @@ pub struct Schedule {
     pub tokens: u32,
     /// Words of weights that a lane of a matmul reads before it uses the first of them, about; 0 for one unit at a time.
     pub ahead: u32,
+    /// Warps of a block that has a row to itself: norms, sums, quantization.
+    pub row_warps: u32,
+    /// Lanes that share a group of a quantized matmul with few tiles, at most: 1, 2 or 4.
+    pub split: u32,
     /// Blocks of a matmul, at most, each with more tiles; 0 for no limit.
     pub most_blocks: u32,
 }
 
 impl Schedule {
     /// One lane per row in SIMD registers; one warp per block.
-    pub const HOST: Schedule =
-        Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 16, stages: 0, min_blocks: 0, tokens: 1, ahead: 0, most_blocks: 0 };
+    pub const HOST: Schedule = Schedule {
+        warps: 1,
+        chain_lanes: 1,
+        vec: 1,
+        tiles: 16,
+        stages: 0,
+        min_blocks: 0,
+        tokens: 1,
+        ahead: 0,
+        row_warps: 1,
+        split: 1,
+        most_blocks: 0,
+    };
     /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
-    pub const GPU: Schedule =
-        Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 4, tokens: 1, ahead: 72, most_blocks: 528 };
+    pub const GPU: Schedule = Schedule {
+        warps: 4,
+        chain_lanes: 4,
+        vec: 4,
+        tiles: 1,
+        stages: 0,
+        min_blocks: 4,
+        tokens: 1,
+        ahead: 80,
+        row_warps: 16,
+        split: 4,
+        most_blocks: 528,
+    };
 
     /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
     pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
-    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ahead: 0, ..Schedule::GPU };
+    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ahead: 0, split: 1, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {
@@ -45,6 +71,8 @@ impl Schedule {
             && (self.stages == 0 || (2..=8).contains(&self.stages))
             && [1, 2, 4, 8].contains(&self.tokens)
             && self.ahead <= 256
+            && [1, 2, 4].contains(&self.split)
+            && [1, 2, 4, 8, 16, 32].contains(&self.row_warps)
             && (self.most_blocks == 0 || (32..=1 << 16).contains(&self.most_blocks));
         if ok { Ok(()) } else { Err(format!("not a schedule: {self:?}")) }
     }
@@ -52,17 +80,19 @@ impl Schedule {
 
 impl std::fmt::Display for Schedule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks } = self;
-        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{most_blocks}")
+        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks } = self;
+        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{row_warps}/{split}/{most_blocks}")
     }
 }
 
 impl Schedule {
-    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/most_blocks.
+    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/row_warps/split/most_blocks.
     pub fn parse(text: &str) -> Option<Schedule> {
         let n: Vec<u32> = text.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks] = n[..] else { return None };
-        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks };
+        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks] = n[..] else {
+            return None;
+        };
+        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks };
         s.check().is_ok().then_some(s)
     }
 }

@@ -5,11 +5,11 @@ use super::heads::{HeadCx, head_dim};
 use super::matmul::Matrix;
 use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
-use super::{attention, blocks, route, scaled, stage_rows};
+use super::{attention, blocks, clip, route, scaled, stage_rows};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
-use ir::kernel::{Elem, ICmp, IntOp, Mem, V};
+use ir::kernel::{Elem, IntOp, Mem, V};
 use ir::math::{self, Arith};
 use ir::order::ReductionOrder;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,8 @@ pub struct Part<'a> {
     matmuls: Vec<NodeId>,
     /// What follows them.
     epilogue: Vec<NodeId>,
+    /// Lanes that share a group of the matmuls' weights.
+    split: u32,
 }
 
 fn is_matmul(g: &Graph, id: NodeId) -> bool {
@@ -103,7 +105,9 @@ impl<'a> Part<'a> {
         if lanes.len() > 1 {
             return unsupported("the orders of its matmuls share rows among different numbers of lanes");
         }
-        let tile_rows = 32 / lanes.first().copied().unwrap_or(s.chain_lanes);
+        let lanes = lanes.first().copied().unwrap_or(s.chain_lanes);
+        let split = split(g, s, &matmuls, lanes);
+        let tile_rows = 32 / lanes / split;
         let mut warps = s.warps;
         let family = if let Some(dim) = head {
             let width = tail
@@ -136,7 +140,7 @@ impl<'a> Part<'a> {
                 _ => 1,
             };
             // As many blocks as that takes, and as even as can be.
-            let most = if s.most_blocks == 0 { u32::MAX } else { (s.most_blocks / ranks).max(1) };
+            let most = if s.most_blocks == 0 { u32::MAX } else { (s.most_blocks * split / ranks).max(1) };
             let per_block = tiles.div_ceil(blocks(tiles, s.tiles * s.warps).min(most)).next_multiple_of(s.warps);
             Family::Matmul { tiles, per_block: per_block.min(tiles), ranks }
         } else {
@@ -151,7 +155,10 @@ impl<'a> Part<'a> {
                     warps = if s.warps > 1 { 32 } else { 1 };
                     Family::Argmax
                 }
-                nodes if nodes.iter().all(|&id| is_row_op(g, id)) => Family::Rows,
+                nodes if nodes.iter().all(|&id| is_row_op(g, id)) => {
+                    warps = s.row_warps;
+                    Family::Rows
+                }
                 _ => return unsupported("it mixes operations that have no common kernel"),
             }
         };
@@ -165,7 +172,7 @@ impl<'a> Part<'a> {
             Family::Attention { heads } => heads,
         };
         let tiled = !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
-        Ok(Part { stage, grid_x, warps, rows: stage_rows(g, &stage.stores), tiled, family, prologue, matmuls, epilogue })
+        Ok(Part { stage, grid_x, warps, rows: stage_rows(g, &stage.stores), tiled, family, prologue, matmuls, epilogue, split })
     }
 
     fn stored(&self, among: &[NodeId]) -> Vec<NodeId> {
@@ -218,7 +225,7 @@ impl<'a> Part<'a> {
                 self.heads(kx, bx, dim, per_block, &arrays, |kx, head| {
                     for (id, mat) in self.matmuls.iter().zip(&mats) {
                         let xs = self.xrows(kx, &mut rows, *id)?;
-                        let n = dim / mat.l.tile_rows();
+                        let n = dim / mat.tile_rows();
                         let zero = kx.b.i(0);
                         let first_tile = scaled(kx, head, n, zero);
                         self.each_tile(kx, n, |kx, t, valid| {
@@ -239,7 +246,7 @@ impl<'a> Part<'a> {
                 let xs = self.xrows(kx, &mut rows, id)?;
                 let mem = kx.shared("logits", 4 * mat.l.rows * self.tile(kx));
                 let zero = kx.b.i(0);
-                self.each_tile(kx, mat.l.tiles(), |kx, t, valid| {
+                self.each_tile(kx, mat.tiles(), |kx, t, valid| {
                     let ys = mat.dots(kx, &xs, t, zero);
                     let (row, pred) = mat.row(kx, t);
                     let p = kx.and(pred, valid);
@@ -259,7 +266,7 @@ impl<'a> Part<'a> {
 
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
         let order = order_of(kx.g, id)?;
-        Matrix::bind(kx, kx.g.node(id).inputs[1], order)
+        Matrix::bind(kx, kx.g.node(id).inputs[1], order, self.split)
     }
 
     /// Rows that it computes at once.
@@ -427,11 +434,23 @@ impl<'a> Part<'a> {
     fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, x: &[XRow], tile: V) -> Result<V> {
         let (y, route) = (kx.g.node(sum).inputs[0], kx.g.node(sum).inputs[1]);
         let k = kx.g.node(route).ty.width();
-        let (trip, zero) = (kx.b.i(k as i32), kx.b.f(0.0));
-        let acc = kx.for_(trip, &[zero], |kx, rank, acc| {
-            let v = products(kx, y, mat, x, tile, rank)[0];
-            let w = kx.expert_weight(route, rank);
-            vec![kx.b.fma(w, v, acc[0])]
+        let zero = kx.b.f(0.0);
+        let together = (1..=mat.jobs(kx).min(k)).rev().find(|n| k.is_multiple_of(*n)).unwrap_or(1);
+        let trip = kx.b.i((k / together) as i32);
+        let acc = kx.for_(trip, &[zero], |kx, turn, acc| {
+            let first = kx.b.mul_c(turn, together as i32);
+            let ranks: Vec<V> = (0..together).map(|r| kx.b.add_c(first, r as i32)).collect();
+            let values = if together == 1 {
+                products(kx, y, mat, x, tile, ranks[0])
+            } else {
+                let jobs: Vec<_> = ranks.iter().map(|&rank| place(kx, y, mat, tile, rank)).map(|(t, u)| (x[0], t, u)).collect();
+                mat.dots_of(kx, &jobs)
+            };
+            let weighted = |acc, (&rank, v)| {
+                let w = kx.expert_weight(route, rank);
+                kx.b.fma(w, v, acc)
+            };
+            vec![ranks.iter().zip(values).fold(acc[0], weighted)]
         });
         Ok(acc[0])
     }
@@ -480,6 +499,22 @@ impl<'a> Part<'a> {
     }
 }
 
+/// Lanes that share a group: where a matrix has few tiles, so that there is work for more warps. They read the fewest words that
+/// a lane reads together.
+fn split(g: &Graph, s: &Schedule, matmuls: &[NodeId], lanes: u32) -> u32 {
+    let most = |&id: &NodeId| {
+        let ty = &g.node(g.node(id).inputs[1]).ty;
+        let (ir::graph::Elem::Affine { bits, group, scales }, [.., rows, _]) = (ty.elem, &ty.shape[..]) else { return 1 };
+        if s.tokens > 1 || s.most_blocks > 0 && *rows > s.most_blocks * s.warps * 32 / lanes {
+            return 1;
+        }
+        let words: u32 = group * ir::layout::Format::Affine { bits, group, scales }.place() / 32;
+        (words / s.vec).min(s.split).min(32 / lanes)
+    };
+    let fewest: u32 = matmuls.iter().map(most).min().unwrap_or(1).max(1);
+    1 << fewest.ilog2()
+}
+
 /// Stores one element of each row of the block into an array of `width` elements a row.
 fn store_rows(kx: &mut Kx, mem: Mem, width: u32, at: V, ys: &[V], pred: Option<V>) {
     for (r, &y) in ys.iter().enumerate() {
@@ -490,25 +525,20 @@ fn store_rows(kx: &mut Kx, mem: Mem, width: u32, at: V, ys: &[V], pred: Option<V
 
 /// One matmul's row of `tile` times each of `xs`: of the matrix, or of the expert of `rank`.
 fn products(kx: &mut Kx, id: NodeId, mat: &Matrix, xs: &[XRow], tile: V, rank: V) -> Vec<V> {
-    let n = kx.g.node(id);
-    let zero = kx.b.i(0);
-    if !is_expert_matmul(kx.g, id) {
-        return mat.dots(kx, xs, tile, zero);
-    }
-    let e = kx.expert(n.inputs[2], rank);
-    let tile = scaled(kx, e, mat.l.tiles(), tile);
-    // One row of activations for all ranks, or one for each.
-    let unit0 = if kx.g.node(n.inputs[0]).ty.width() == mat.l.cols { zero } else { scaled(kx, rank, mat.l.units(), zero) };
+    let (tile, unit0) = place(kx, id, mat, tile, rank);
     mat.dots(kx, xs, tile, unit0)
 }
 
-/// `v` if it is below `n`, else `n - 1`; whether it was, unless that is certain.
-fn clip(kx: &mut Kx, v: V, n: u32, certain: bool) -> (V, Option<V>) {
-    if certain {
-        return (v, None);
+/// The tile in the whole stack of matrices, and the first unit of the row that it is multiplied by.
+fn place(kx: &mut Kx, id: NodeId, mat: &Matrix, tile: V, rank: V) -> (V, V) {
+    let n = kx.g.node(id);
+    let zero = kx.b.i(0);
+    if !is_expert_matmul(kx.g, id) {
+        return (tile, zero);
     }
-    let lim = kx.b.i(n as i32);
-    let valid = kx.b.icmp(ICmp::Lt, v, lim);
-    let last = kx.b.i(n as i32 - 1);
-    (kx.b.select(valid, v, last), Some(valid))
+    let e = kx.expert(n.inputs[2], rank);
+    let tile = scaled(kx, e, mat.tiles(), tile);
+    // One row of activations for all ranks, or one for each.
+    let unit0 = if kx.g.node(n.inputs[0]).ty.width() == mat.l.cols { zero } else { scaled(kx, rank, mat.l.units(), zero) };
+    (tile, unit0)
 }
