@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Digest of the logits of [`text`], the same on every machine. Where numerics were changed on purpose, the new one goes here.
-const DIGEST: &str = "d84598283f64908d0657b35ea17b6748c73da9fb0c4995c360f053d062ead6cd";
+const DIGEST: &str = "b116a502f0d62762f706e6bf46ecf8fdd3fc967b69383affe2e87029e112663c";
 
 /// warps / lanes a row / words a load / tiles a warp / stages of copies / blocks wished for / tokens of a block in prefill.
 const SCHEDULES: [&str; 6] = [

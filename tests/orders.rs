@@ -43,7 +43,7 @@ const EDITS: [(&str, &str, &str, bool); 12] = [
     ("layers.0.mlp.norm", "lanes=256", "lanes=128", true),
     ("layers.3.attn.norm", "tree=pair", "tree=fold", true),
     ("layers.1.attn.k_norm", "tree=pair", "tree=fold", true),
-    ("layers.7.attn.out", "split=256", "split=32", true),
+    ("layers.7.attn.out", "split=32", "split=64", true),
     ("layers.0.attn.out", "dot=sum(lanes=4, take=contiguous", "dot=sum(lanes=8, take=strided", true),
     ("layers.3.attn.out", "sum=sum(lanes=32, take=strided, tree=pair)", "sum=sum(lanes=32, take=strided, tree=fold)", true),
     // Controls: other words for the same sum. A row has four groups, and 2^e times a group's sum is exact.

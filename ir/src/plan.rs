@@ -57,6 +57,18 @@ pub enum BufferKind {
         /// Window, 0 for all.
         window: u32,
     },
+    /// What attention leaves of the key blocks that a row sees, for the launch that joins them, for each row: f32
+    /// `[blocks][heads][dim]` weighted values, then `[heads][blocks]` maxima, then as many sums.
+    Parts {
+        /// Rows: as many as a step has, or one ([`Rows::Once`]) where longer chunks have another plan.
+        rows: Rows,
+        /// Query heads.
+        heads: u32,
+        /// Head size.
+        dim: u32,
+        /// Window, 0 for all.
+        window: u32,
+    },
     /// Token ids of the chunk.
     Tokens,
     /// The step's state.

@@ -5,7 +5,7 @@ use crate::pass::{Effect, Module, Pass, PassCx};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::Graph;
 use ir::graph::op::Op;
-use ir::order::{AttentionOrder, ReductionOrder};
+use ir::order::{AttentionOrder, KV_BLOCK, ReductionOrder};
 
 /// Reductions that have an order, in words; [`pin`] is the same as code.
 pub const POLICY: [(&str, &str); 6] = [
@@ -14,7 +14,7 @@ pub const POLICY: [(&str, &str); 6] = [
     ("qexpert_linear", "4 contiguous runs of groups; pairs"),
     ("linear", "plain weights: 8 contiguous runs of units of 8 elements; pairs"),
     ("expert_linear", "as linear"),
-    ("attention", "splits of 256 keys; dot: 4 contiguous runs, pairs; sum of a block: 32 strided lanes, pairs"),
+    ("attention", "splits of one block of 32 keys; dot: 4 contiguous runs, pairs; sum of a block: 32 strided lanes, pairs"),
 ];
 
 /// Order of a norm over `dim` elements.
@@ -31,7 +31,7 @@ pub const PLAIN: ReductionOrder = ReductionOrder::contiguous(8);
 
 /// Order of attention.
 pub const ATTENTION: AttentionOrder =
-    AttentionOrder { split: 256, dot: ReductionOrder::contiguous(4), sum: ReductionOrder::strided(32) };
+    AttentionOrder { split: KV_BLOCK, dot: ReductionOrder::contiguous(4), sum: ReductionOrder::strided(32) };
 
 /// Sets the orders that are missing; says how many.
 pub fn pin(g: &mut Graph) -> u64 {

@@ -57,6 +57,11 @@ impl Sizes {
                 let blocks = if window == 0 { self.full_blocks } else { self.ring_blocks };
                 u64::from(heads) * u64::from(dim) * 4 * (blocks * KV_BLOCK as usize) as u64
             }
+            BufferKind::Parts { rows, heads, dim, window } => {
+                let blocks = if window == 0 { self.full_blocks } else { self.ring_blocks };
+                let rows = if rows == Rows::Once { 1 } else { self.rows(rows) };
+                (u64::from(heads) * (u64::from(dim) + 2) * 4 * blocks as u64 * rows).next_multiple_of(64)
+            }
             BufferKind::Tokens => 4 * self.tokens.next_multiple_of(16),
             BufferKind::State => 64,
         })

@@ -102,7 +102,14 @@ impl Session {
                     (BufferKind::Value { .. }, Some(o)) => (arena, o * sizes.tokens),
                     (kind, offset) => match shared.get(&b.name) {
                         Some(place) if offset.is_none() && !matches!(kind, BufferKind::Value { .. }) => *place,
-                        _ => (device.alloc(sizes.bytes(kind, offset).unwrap_or(64))?, 0),
+                        _ => {
+                            // As large as all plans together need it.
+                            let kind = match common.buffer(&b.name) {
+                                Some(i) if matches!(kind, BufferKind::Parts { .. }) => &common.buffers[i].kind,
+                                _ => kind,
+                            };
+                            (device.alloc(sizes.bytes(kind, offset).unwrap_or(64))?, 0)
+                        }
                     },
                 };
                 if !matches!(b.kind, BufferKind::Value { .. }) {

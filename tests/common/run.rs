@@ -87,6 +87,9 @@ pub fn step(
             BufferKind::Keys { heads, dim, .. } | BufferKind::Values { heads, dim, .. } => {
                 (d.alloc(u64::from(heads * dim) * 4 * (CACHE_BLOCKS * block) as u64).unwrap(), 0)
             }
+            BufferKind::Parts { heads, dim, .. } => {
+                (d.alloc(u64::from(heads * (dim + 2)) * 4 * (CACHE_BLOCKS * rows) as u64).unwrap(), 0)
+            }
             BufferKind::Tokens => {
                 let id = d.alloc(4 * rows.next_multiple_of(16) as u64).unwrap();
                 d.write(id, 0, &tokens.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>()).unwrap();

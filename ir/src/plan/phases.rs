@@ -6,6 +6,7 @@
 
 use super::{BufferKind, Plan};
 use crate::diag::{Diagnostic, Result};
+use crate::graph::Rows;
 use crate::kernel::Kernel;
 use std::collections::BTreeMap;
 
@@ -62,6 +63,12 @@ impl Phases {
         let Plan { buffers, weights, arena_bytes, output_bytes, .. } = self.decode.clone();
         let mut out = Plan { buffers, weights, arena_bytes, output_bytes, ..Plan::default() };
         if let Some(p) = &self.prefill {
+            for b in &mut out.buffers {
+                // Where longer chunks leave no parts, there is one row of them.
+                if let (BufferKind::Parts { rows, .. }, None) = (&mut b.kind, p.buffer(&b.name)) {
+                    *rows = Rows::Once;
+                }
+            }
             out.arena_bytes = out.arena_bytes.max(p.arena_bytes);
             out.output_bytes = out.output_bytes.max(p.output_bytes);
             for w in &p.weights {

@@ -115,6 +115,9 @@ fn buffer(b: &Buffer) -> (&'static str, String) {
         BufferKind::Values { layer, heads, dim, window } => {
             ("values", format!(" {{layer={layer}, heads={heads}, dim={dim}, window={window}{}}}", stray(b)))
         }
+        BufferKind::Parts { rows: r, heads, dim, window } => {
+            ("parts", format!(" {{rows={}, heads={heads}, dim={dim}, window={window}{}}}", rows(*r), stray(b)))
+        }
         BufferKind::Tokens => ("tokens", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
         BufferKind::State => ("state", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
     }
@@ -305,7 +308,7 @@ impl<'a> Parser<'a> {
 
     fn buffer(&mut self) -> Result<()> {
         let t = self.c.peek();
-        let word = self.c.ident("`value`, `keys`, `values`, `tokens` or `state`")?;
+        let word = self.c.ident("`value`, `keys`, `values`, `parts`, `tokens` or `state`")?;
         let name = string(&mut self.c, "the buffer's name")?;
         let mut offset = None;
         let kind = match word {
@@ -338,6 +341,19 @@ impl<'a> Parser<'a> {
                     BufferKind::Values { layer, heads, dim, window }
                 }
             }
+            "parts" => {
+                self.c.punct('{')?;
+                let rows = self.rows()?;
+                let heads = self.c.more_u32("heads")?;
+                let dim = self.c.more_u32("dim")?;
+                let window = self.c.more_u32("window")?;
+                if self.c.eat(',') {
+                    self.c.key("offset")?;
+                    offset = Some(self.u64("an offset")?);
+                }
+                self.c.punct('}')?;
+                BufferKind::Parts { rows, heads, dim, window }
+            }
             "tokens" | "state" => {
                 if self.c.eat('{') {
                     self.c.key("offset")?;
@@ -347,7 +363,7 @@ impl<'a> Parser<'a> {
                 if word == "tokens" { BufferKind::Tokens } else { BufferKind::State }
             }
             _ => {
-                let m = format!("expected `value`, `keys`, `values`, `tokens` or `state`, found `{word}`");
+                let m = format!("expected `value`, `keys`, `values`, `parts`, `tokens` or `state`, found `{word}`");
                 return Err(Diagnostic::new("E0102", m).at(t.place()));
             }
         };

@@ -5,7 +5,7 @@
 //! - a launch binds every parameter of its kernel; a parameter that is written is bound to a buffer, never to a weight,
 //!   and to a buffer that the launch binds once only;
 //! - a launch reads no value that it writes (of a key/value cache it may read other positions);
-//! - every value is written by an earlier launch than any that reads it; a value that a launch writes has the launch's
+//! - every value, and what attention leaves for the launch that joins, is written by an earlier launch than any that reads it; a value that a launch writes has the launch's
 //!   rows;
 //! - once offsets are set: every value in use has one, it lies in its arena (one for values per
 //!   token, one for values per output), and no two values that are live at one launch
@@ -137,7 +137,9 @@ impl Check<'_> {
                         self.error("E0357", place, m);
                     }
                 }
-                BufferKind::Keys { heads, dim, .. } | BufferKind::Values { heads, dim, .. } => {
+                BufferKind::Keys { heads, dim, .. }
+                | BufferKind::Values { heads, dim, .. }
+                | BufferKind::Parts { heads, dim, .. } => {
                     if heads == 0 || dim == 0 || b.offset.is_some() {
                         self.error("E0357", place, "a cache has heads and elements, and no offset".into());
                     }
@@ -233,7 +235,8 @@ impl Check<'_> {
         // Buffer -> first write, last write, last read.
         let mut spans: BTreeMap<usize, (usize, usize, Option<usize>)> = BTreeMap::new();
         for (i, uses) in uses.iter().enumerate() {
-            let values = uses.iter().filter(|u| matches!(p.buffers[u.buffer].kind, BufferKind::Value { .. }));
+            let made = |u: &&Use| matches!(p.buffers[u.buffer].kind, BufferKind::Value { .. } | BufferKind::Parts { .. });
+            let values = uses.iter().filter(made);
             for u in values {
                 if u.read && !u.write {
                     match spans.get_mut(&u.buffer) {

@@ -26,6 +26,15 @@ pub enum ArgKey {
     Keys(NodeId),
     /// Values of a layer's cache.
     Vals(NodeId),
+    /// Parts of an attention over heads like these.
+    Parts {
+        /// Query heads.
+        heads: u32,
+        /// Head size.
+        dim: u32,
+        /// Window.
+        window: u32,
+    },
     /// Token ids.
     Tokens,
     /// State words.
@@ -164,6 +173,7 @@ impl<'a> Kx<'a> {
             ArgKey::Rope(_) => "rope",
             ArgKey::Keys(_) => "keys",
             ArgKey::Vals(_) => "vals",
+            ArgKey::Parts { .. } => "parts",
             ArgKey::Tokens => "tokens",
             ArgKey::State => "state",
         };
@@ -343,6 +353,18 @@ impl<'a> Kx<'a> {
         let then = self.b.end();
         let op = KOp::If { cond, then, els: Block::default(), then_yields: vec![], els_yields: vec![] };
         self.b.structured(op, &[]);
+    }
+
+    /// One of two, whose values are of the same types; the condition is uniform.
+    pub fn either(&mut self, cond: V, then: impl FnOnce(&mut Self) -> Vec<V>, els: impl FnOnce(&mut Self) -> Vec<V>) -> Vec<V> {
+        self.b.begin();
+        let then_yields = then(self);
+        let then = self.b.end();
+        self.b.begin();
+        let els_yields = els(self);
+        let els = self.b.end();
+        let tys: Vec<Ty> = then_yields.iter().map(|&v| self.b.ty(v)).collect();
+        self.b.structured(KOp::If { cond, then, els, then_yields, els_yields }, &tys)
     }
 
     /// Both, where present.

@@ -37,12 +37,18 @@ pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
         if parts.iter().any(|p| p.rows != rows) {
             return Err(Diagnostic::new("E0602", "stages of one launch differ in their rows").at(name));
         }
-        let tile = tile(g, s, &parts);
-        let (kernel, args) = emit(g, s, &parts, tile)?;
-        let kernel = intern(&mut plan, &mut known, kernel, &kernel_name(&parts));
-        let args = args.into_iter().map(|a| bind(g, &mut plan, a)).collect::<Result<Vec<_>>>()?;
-        let grid_x = parts.iter().map(|p| p.grid_x).sum();
-        plan.launches.push(Launch { name, kernel, args, grid_x, rows, tokens: tile });
+        // What one launch leaves in parts is joined by another.
+        let join = if let [part] = &parts[..] { part.join(s) } else { None };
+        let suffix = if join.is_some() { "parts" } else { "" };
+        for (parts, suffix) in [(parts, suffix)].into_iter().chain(join.map(|j| (vec![j], ""))) {
+            let tile = tile(g, s, &parts);
+            let (kernel, args) = emit(g, s, &parts, tile)?;
+            let of = |name: String, dot| if suffix.is_empty() { name } else { format!("{name}{dot}{suffix}") };
+            let kernel = intern(&mut plan, &mut known, kernel, &of(kernel_name(&parts), '_'));
+            let args = args.into_iter().map(|a| bind(g, &mut plan, a)).collect::<Result<Vec<_>>>()?;
+            let grid_x = parts.iter().map(|p| p.grid_x).sum();
+            plan.launches.push(Launch { name: of(name.clone(), '.'), kernel, args, grid_x, rows, tokens: tile });
+        }
     }
     for &o in &g.outputs {
         if !plan.buffers.iter().any(|b| b.name == g.node(o).name) {
@@ -64,6 +70,9 @@ fn needs(g: &Graph, parts: &[stage::Part], tile: u32) -> Vec<Vec<u32>> {
 
 /// Rows of a block of this launch: more than one where a part gains by it, and no more than shared memory has room for.
 fn tile(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> u32 {
+    if let Some(rows) = parts.iter().find_map(stage::Part::tile_rows) {
+        return rows;
+    }
     let most = if parts.iter().any(|p| p.tiled) { s.tokens } else { 1 };
     let fits = |t: &u32| shared::pooled(&needs(g, parts, *t)) <= shared::SHARED_BUDGET;
     [8, 4, 2].into_iter().filter(|t| *t <= most).find(fits).unwrap_or(1)
@@ -158,6 +167,10 @@ fn bind(g: &Graph, plan: &mut Plan, key: ArgKey) -> Result<Arg> {
         ArgKey::Value(id) => {
             let kind = BufferKind::Value { rows: g.node(id).ty.rows, bytes: cx::row_bytes(g, id) };
             buffer(plan, g.node(id).name.clone(), kind)
+        }
+        ArgKey::Parts { heads, dim, window } => {
+            let kind = BufferKind::Parts { rows: Rows::Tokens, heads, dim, window };
+            buffer(plan, format!("parts.{heads}x{dim}.{window}"), kind)
         }
         ArgKey::Keys(id) | ArgKey::Vals(id) => {
             let Op::Kv { layer, heads, dim, window } = g.node(id).op else {

@@ -1,11 +1,13 @@
 //! One stage: which family of kernel it is, how many blocks it takes, and its program.
 
+use super::attention::tiles::{self, Tile};
+use super::attention::{self, Shape, parts};
 use super::cx::{Kx, Memo, chain_lanes, is_row_op, pinned};
 use super::heads::{HeadCx, head_dim};
 use super::matmul::Matrix;
 use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
-use super::{attention, blocks, clip, route, scaled, stage_rows};
+use super::{blocks, clip, route, scaled, stage_rows};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
@@ -15,7 +17,7 @@ use ir::order::ReductionOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Family of a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Family {
     /// Rows only: a block per token.
     Rows,
@@ -26,7 +28,13 @@ enum Family {
     /// All experts' logits, then the choice: one block.
     Route,
     /// A block per query head.
-    Attention { heads: u32 },
+    Attention(Shape),
+    /// Blocks per key head and key block, for one row.
+    Parts(Shape),
+    /// What joins those.
+    Join(Shape),
+    /// A block per key head, for some tokens.
+    Tiles(Shape, Tile),
     /// One block.
     Argmax,
 }
@@ -146,9 +154,17 @@ impl<'a> Part<'a> {
         } else {
             match &stage.nodes[..] {
                 [id] if matches!(g.node(*id).op, Op::Attention { .. }) => {
-                    warps = 1;
-                    let Op::Attention { heads, .. } = g.node(*id).op else { return unsupported("attention") };
-                    Family::Attention { heads }
+                    let shape = Shape::of(g, *id)?;
+                    if let Some(tile) = Tile::of(&shape, s) {
+                        warps = tiles::warps(s);
+                        Family::Tiles(shape, tile)
+                    } else if shape.in_parts(s) {
+                        warps = parts::warps(s);
+                        Family::Parts(shape)
+                    } else {
+                        warps = 1;
+                        Family::Attention(shape)
+                    }
                 }
                 [id] if matches!(g.node(*id).op, Op::Argmax) => {
                     // One block reads all logits: on a GPU of as many warps as a block may have.
@@ -169,10 +185,40 @@ impl<'a> Part<'a> {
             Family::Rows | Family::Route | Family::Argmax => 1,
             Family::Heads { heads, per_block, .. } => heads / per_block,
             Family::Matmul { tiles, per_block, ranks } => blocks(tiles, per_block) * ranks,
-            Family::Attention { heads } => heads,
+            Family::Attention(shape) => shape.heads,
+            Family::Parts(shape) => parts::grid(&shape),
+            Family::Join(shape) => parts::join_grid(s, &shape),
+            Family::Tiles(shape, _) => shape.kv_heads,
         };
-        let tiled = !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
+        let tiled = matches!(family, Family::Tiles(..))
+            || !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
         Ok(Part { stage, grid_x, warps, rows: stage_rows(g, &stage.stores), tiled, family, prologue, matmuls, epilogue, split })
+    }
+
+    /// Rows of a block, if it is no choice.
+    pub fn tile_rows(&self) -> Option<u32> {
+        let Family::Tiles(_, tile) = self.family else { return None };
+        Some(tile.tokens)
+    }
+
+    /// What joins the parts that this leaves.
+    pub fn join(&self, s: &Schedule) -> Option<Part<'a>> {
+        let Family::Parts(shape) = self.family else { return None };
+        let (family, none) = (Family::Join(shape), Vec::new);
+        let grid_x = parts::join_grid(s, &shape);
+        let (prologue, matmuls, epilogue) = (none(), none(), none());
+        Some(Part {
+            stage: self.stage,
+            grid_x,
+            warps: s.warps,
+            rows: self.rows,
+            tiled: false,
+            family,
+            prologue,
+            matmuls,
+            epilogue,
+            split: 1,
+        })
     }
 
     fn stored(&self, among: &[NodeId]) -> Vec<NodeId> {
@@ -197,7 +243,10 @@ impl<'a> Part<'a> {
     fn emit_rows(&self, kx: &mut Kx, bx: V) -> Result<()> {
         let first = kx.is_zero(bx);
         match self.family {
-            Family::Attention { .. } => return attention::attention(kx, self.stage.nodes[0], bx),
+            Family::Attention(shape) => return attention::attention(kx, &shape, bx),
+            Family::Parts(shape) => return parts::parts(kx, &shape, bx),
+            Family::Join(shape) => return parts::join(kx, &shape, bx),
+            Family::Tiles(shape, tile) => return tiles::tiles(kx, &shape, tile, bx),
             Family::Argmax => return route::argmax(kx, self.stage.nodes[0]),
             Family::Rows => {
                 let t = kx.b.b(true);

@@ -55,6 +55,9 @@ impl Program {
                 BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
                     u64::from(heads) * u64::from(dim) * 4 * 32 * u64::from(if window == 0 { case.full } else { case.ring })
                 }
+                BufferKind::Parts { heads, dim, window, .. } => {
+                    u64::from(heads) * u64::from(dim + 2) * 4 * rows * u64::from(if window == 0 { case.full } else { case.ring })
+                }
                 BufferKind::Tokens => 4 * rows.next_multiple_of(16),
                 BufferKind::State => 64,
             };

@@ -1,49 +1,122 @@
-//! Attention of one query head of one token: a warp walks the visible keys in blocks of 32, one key a lane for the scores,
-//! one element a lane for the values. Blocks and splits are aligned to absolute positions, and masks come from positions.
+//! Attention in three forms, all with the bits of its order. Blocks of keys and splits are aligned to absolute positions, and
+//! masks come from positions.
+//!
+//! - [`attention`], for hosts and for any order: a warp for a query head walks the visible keys in blocks of 32, one key a lane
+//!   for the scores, one element a lane for the values.
+//! - [`parts`], for one token on a GPU: a block of threads for a block of keys of one key head, then a second launch that joins.
+//! - [`tiles`], for many tokens on a GPU: a block of threads for some tokens and the query heads that share a key head.
+
+pub mod parts;
+pub mod tiles;
 
 use super::cx::{ArgKey, Kx, pinned};
 use super::heads::cache_block;
+use super::schedule::Schedule;
+use super::shared::SHARED_BUDGET;
 use ir::diag::{Diagnostic, Result};
-use ir::graph::NodeId;
 use ir::graph::op::Op;
+use ir::graph::{Graph, NodeId};
 use ir::kernel::{BoolOp, Elem, FCmp, ICmp, IntOp, V};
 use ir::math::{self, Arith};
-use ir::order::{KV_BLOCK, Take};
+use ir::order::{AttentionOrder, KV_BLOCK, Take, Tree};
 
 /// Keys whose values are added between two turns of the inner loop.
 const UNROLL: u32 = 8;
 
-/// Emits the attention of query head `head`.
-pub fn attention(kx: &mut Kx, id: NodeId, head: V) -> Result<()> {
-    let n = kx.g.node(id);
-    let (q, write) = (n.inputs[0], n.inputs[1]);
-    let kv = match kx.g.node(write).op {
-        Op::KvWrite => kx.g.node(write).inputs[0],
-        _ => write,
-    };
-    let (Op::Attention { heads, order }, Op::Kv { heads: kv_heads, dim, window, .. }) = (&n.op, &kx.g.node(kv).op) else {
-        return Err(Diagnostic::new("E0620", "expected attention over a cache").at(&n.name));
-    };
-    let (heads, kv_heads, dim, window) = (*heads, *kv_heads, *dim, *window);
-    let order = pinned(kx.g, id, *order)?;
-    let run = dim / order.dot.lanes;
-    if !dim.is_multiple_of(32) || !dim.is_multiple_of(order.dot.lanes) || order.dot.lanes > 32 || order.sum.lanes != 32 {
-        return Err(Diagnostic::new("E0621", format!("no kernel for attention over heads of {dim} in order {order}"))
-            .at(&n.name)
-            .hint("dot takes a number of lanes that divides the head size, at most 32; sum takes 32 lanes"));
+/// What an attention is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// The attention.
+    pub id: NodeId,
+    /// Queries.
+    pub q: NodeId,
+    /// The cache.
+    pub kv: NodeId,
+    /// Query heads.
+    pub heads: u32,
+    /// Key heads.
+    pub kv_heads: u32,
+    /// Head size.
+    pub dim: u32,
+    /// Window, 0 for all.
+    pub window: u32,
+    /// Its order.
+    pub order: AttentionOrder,
+}
+
+impl Shape {
+    /// Of a node.
+    pub fn of(g: &Graph, id: NodeId) -> Result<Shape> {
+        let n = g.node(id);
+        let (q, write) = (n.inputs[0], n.inputs[1]);
+        let kv = match g.node(write).op {
+            Op::KvWrite => g.node(write).inputs[0],
+            _ => write,
+        };
+        let (&Op::Attention { heads, order }, &Op::Kv { heads: kv_heads, dim, window, .. }) = (&n.op, &g.node(kv).op) else {
+            return Err(Diagnostic::new("E0620", "expected attention over a cache").at(&n.name));
+        };
+        let order = pinned(g, id, order)?;
+        let lanes = order.dot.lanes;
+        if !dim.is_multiple_of(32) || !dim.is_multiple_of(lanes) || lanes > 32 || order.sum.lanes != 32 {
+            return Err(Diagnostic::new("E0621", format!("no kernel for attention over heads of {dim} in order {order}"))
+                .at(&n.name)
+                .hint("dot takes a number of lanes that divides the head size, at most 32; sum takes 32 lanes"));
+        }
+        Ok(Shape { id, q, kv, heads, kv_heads, dim, window, order })
     }
+
+    /// Query heads that share a key head.
+    pub fn group(&self) -> u32 {
+        self.heads / self.kv_heads
+    }
+
+    /// Is it computed in parts, that another launch joins?
+    pub fn in_parts(&self, s: &Schedule) -> bool {
+        s.warps > 1 && s.tokens == 1 && self.order.split == KV_BLOCK && parts::shared(self).iter().sum::<u32>() <= SHARED_BUDGET
+    }
+
+    /// Elements of one chain of a dot product.
+    fn run(&self) -> u32 {
+        self.dim / self.order.dot.lanes
+    }
+
+    /// First position that the token at `pos` sees.
+    fn first_seen(&self, kx: &mut Kx, pos: V) -> V {
+        let zero = kx.b.i(0);
+        if self.window == 0 {
+            return zero;
+        }
+        let first = kx.b.add_c(pos, 1 - self.window as i32);
+        kx.b.int(IntOp::Max, first, zero)
+    }
+}
+
+/// The greater; the second if neither is.
+fn max(kx: &mut Kx, a: V, b: V) -> V {
+    let p = kx.b.fcmp(FCmp::Lt, b, a);
+    kx.b.select(p, a, b)
+}
+
+/// The greatest of all lanes, in every lane.
+fn max_of_lanes(kx: &mut Kx, x: V) -> V {
+    kx.butterfly(x, |b, x, y| {
+        let p = b.fcmp(FCmp::Lt, y, x);
+        b.select(p, x, y)
+    })
+}
+
+/// Emits the attention of query head `head`, by one warp.
+pub fn attention(kx: &mut Kx, shape: &Shape, head: V) -> Result<()> {
+    let &Shape { id, q, kv, heads, kv_heads, dim, order, .. } = shape;
+    let run = shape.run();
     let vecs = (dim / 32) as usize;
     let (keys, vals) = (kx.arg(ArgKey::Keys(kv), false), kx.arg(ArgKey::Vals(kv), false));
     let weights = kx.shared("weights", 4 * KV_BLOCK);
     let kv_head = kx.b.int_c(IntOp::Div, head, (heads / kv_heads) as i32);
     let pos = kx.position();
     let (zero, one) = (kx.b.i(0), kx.b.i(1));
-    let lo = if window == 0 {
-        zero
-    } else {
-        let first = kx.b.add_c(pos, 1 - window as i32);
-        kx.b.int(IntOp::Max, first, zero)
-    };
+    let lo = shape.first_seen(kx, pos);
     let lane = kx.b.lane();
     let q_base = kx.row_base(q);
     let at = kx.b.mul_c(head, dim as i32);
@@ -54,10 +127,8 @@ pub fn attention(kx: &mut Kx, id: NodeId, head: V) -> Result<()> {
         let (a, b) = (kx.b.icmp(ICmp::Le, lo, c), kx.b.icmp(ICmp::Le, c, pos));
         kx.b.bool_op(BoolOp::And, a, b)
     };
-    let max = |kx: &mut Kx, a: V, b: V| {
-        let p = kx.b.fcmp(FCmp::Lt, b, a);
-        kx.b.select(p, a, b)
-    };
+    // A split of one block needs no running maximum: what there was before it counts nothing.
+    let single = order.split == KV_BLOCK;
 
     let first_split = kx.b.int_c(IntOp::Div, lo, order.split as i32);
     let last_split = kx.b.int_c(IntOp::Div, pos, order.split as i32);
@@ -73,7 +144,7 @@ pub fn attention(kx: &mut Kx, id: NodeId, head: V) -> Result<()> {
         let (from, to) = (kx.b.int(IntOp::Max, start, lo), kx.b.int(IntOp::Min, end, pos));
         let (b0, b1) = (kx.b.lshr(from, 5), kx.b.lshr(to, 5));
         let blocks = kx.b.isub(b1, b0);
-        let blocks = kx.b.iadd(blocks, one);
+        let blocks = if single { one } else { kx.b.iadd(blocks, one) };
         let part = kx.for_(blocks, &init, |kx, b, part| {
             let block = kx.b.iadd(b0, b);
             let first_key = kx.b.shl(block, 5);
@@ -112,22 +183,21 @@ pub fn attention(kx: &mut Kx, id: NodeId, head: V) -> Result<()> {
             });
             let score = join_chains(kx, order.dot.tree, chains);
             let score = kx.b.select(mine, score, ninf);
-            let block_max = kx.butterfly(score, |b, x, y| {
-                let p = b.fcmp(FCmp::Lt, y, x);
-                b.select(p, x, y)
+            let block_max = max_of_lanes(kx, score);
+            let m = if single { block_max } else { max(kx, block_max, part[0]) };
+            let alpha = (!single).then(|| {
+                let old = kx.b.sub(part[0], m);
+                math::exp(&mut kx.b, old)
             });
-            let m = max(kx, block_max, part[0]);
-            let old = kx.b.sub(part[0], m);
-            let alpha = math::exp(&mut kx.b, old);
             let rel = kx.b.sub(score, m);
             let p = math::exp(&mut kx.b, rel);
             let p = kx.b.select(mine, p, f0);
             let sum = kx.join_lanes(order.sum, vec![p]);
-            let l = kx.b.fma(part[1], alpha, sum);
+            let l = alpha.map_or(sum, |alpha| kx.b.fma(part[1], alpha, sum));
             kx.b.store(weights, Elem::F32, lane, p, None);
             kx.b.barrier();
             // Values: an element a lane, keys in ascending order.
-            let scaled: Vec<V> = part[2..].iter().map(|&o| kx.b.mul(o, alpha)).collect();
+            let scaled: Vec<V> = part[2..].iter().map(|&o| alpha.map_or(o, |alpha| kx.b.mul(o, alpha))).collect();
             let turns = kx.b.i((KV_BLOCK / UNROLL) as i32);
             let o = kx.for_(turns, &scaled, |kx, t, o| {
                 let mut o = o.to_vec();
@@ -177,9 +247,9 @@ pub fn attention(kx: &mut Kx, id: NodeId, head: V) -> Result<()> {
 }
 
 /// Joins chains that one lane holds.
-fn join_chains(kx: &mut Kx, tree: ir::order::Tree, mut acc: Vec<V>) -> V {
+fn join_chains(kx: &mut Kx, tree: Tree, mut acc: Vec<V>) -> V {
     match tree {
-        ir::order::Tree::Pair => {
+        Tree::Pair => {
             while acc.len() > 1 {
                 let half = acc.len() / 2;
                 for k in 0..half {
@@ -189,7 +259,7 @@ fn join_chains(kx: &mut Kx, tree: ir::order::Tree, mut acc: Vec<V>) -> V {
             }
             acc[0]
         }
-        ir::order::Tree::Fold => {
+        Tree::Fold => {
             let mut sum = acc[0];
             for &x in &acc[1..] {
                 sum = kx.b.add(sum, x);
