@@ -202,25 +202,32 @@ impl Engine {
         let prefill = start.elapsed();
         let start = Instant::now();
         let mut ids = vec![];
-        let reason = loop {
-            if ids.len() == max {
-                break StopReason::Length;
-            }
-            ids.push(next);
-            if on_token(next).is_break() {
-                break StopReason::Length;
-            }
-            if stop.contains(&next) {
-                break StopReason::Stop;
-            }
-            if ids.len() == max {
-                break StopReason::Length;
-            }
-            if prompt.len() + ids.len() > self.room.context {
-                break StopReason::Context;
-            }
-            next = self.session.run(&[next], 1, wanted(1), &mut rows)?;
+        let mut reason = StopReason::Length;
+        let mut take = |id: u32| {
+            ids.push(id);
+            let heard = on_token(id);
+            let end = match () {
+                () if heard.is_break() => StopReason::Length,
+                () if stop.contains(&id) => StopReason::Stop,
+                () if ids.len() == max => StopReason::Length,
+                () if prompt.len() + ids.len() > self.room.context => StopReason::Context,
+                () => return ControlFlow::Continue(()),
+            };
+            reason = end;
+            ControlFlow::Break(())
         };
+        if max > 0 && take(next).is_continue() {
+            if asked {
+                loop {
+                    next = self.session.run(&[next], 1, 1, &mut rows)?;
+                    if take(next).is_break() {
+                        break;
+                    }
+                }
+            } else {
+                self.session.generate(next, max - 1, &mut take)?;
+            }
+        }
         Ok(Generation { ids, stop: reason, kept, prefill, decode: start.elapsed() })
     }
 }

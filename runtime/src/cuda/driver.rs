@@ -18,13 +18,32 @@ pub struct Gpu {
     stream: CUstream,
     /// Product name and compute capability: `NVIDIA H200 (sm_90)`.
     pub name: String,
+    /// Version of CUDA that the driver has: 12080 is 12.8.
+    pub driver: u32,
+}
+
+/// A launch with its addresses.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// The kernel.
+    pub entry: CUfunction,
+    /// Its name, for errors.
+    pub name: &'a str,
+    /// Blocks.
+    pub grid: [u32; 2],
+    /// Threads of a block.
+    pub threads: u32,
+    /// One address a parameter.
+    pub args: &'a [CUdeviceptr],
+    /// It may start before the kernel in front of it has ended: it waits by itself.
+    pub dependent: bool,
 }
 
 // SAFETY: driver objects may be used from any thread; every call makes the context current on the thread it is on.
 unsafe impl Send for Gpu {}
 
 /// `Ok` if the driver said so; otherwise what was being done and what the driver says.
-fn check(result: sys::CUresult, code: &'static str, what: &str) -> Result<()> {
+pub(super) fn check(result: sys::CUresult, code: &'static str, what: &str) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -49,11 +68,13 @@ impl Gpu {
                 .hint("run on the CPU, or install NVIDIA's driver"));
         }
         let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
-        let mut gpu = Gpu { device: 0, context: null_mut(), stream: null_mut(), name: String::new() };
+        let mut gpu = Gpu { device: 0, context: null_mut(), stream: null_mut(), name: String::new(), driver: 0 };
         // SAFETY: the library is there; every pointer is to a place of the type that the call fills.
         unsafe {
             check(sys::cuInit(0), "E0441", "it does not start")?;
-            let mut count = 0;
+            let (mut count, mut version) = (0, 0);
+            check(sys::cuDriverGetVersion(&mut version), "E0441", "asking for its version")?;
+            gpu.driver = u32::try_from(version).unwrap_or(0);
             check(sys::cuDeviceGetCount(&mut count), "E0441", "counting GPUs")?;
             if ordinal >= count {
                 return Err(Diagnostic::new("E0441", format!("there is no GPU number {ordinal}: the driver knows {count}")));
@@ -204,22 +225,55 @@ impl Gpu {
         check(unsafe { sys::cuModuleUnload(module) }, "E0442", "unloading a module")
     }
 
-    /// Queues a launch of blocks of `threads` threads.
+    /// Queues a launch.
     ///
     /// # Safety
     /// The kernel takes these pointers, and stays inside the allocations behind them.
-    pub unsafe fn launch(&self, f: CUfunction, grid: [u32; 2], threads: u32, args: &[CUdeviceptr], name: &str) -> Result<()> {
-        let mut params: Vec<*mut c_void> = args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
-        // SAFETY: one pointer to an argument for each parameter; the driver copies them before it returns.
-        let queued = unsafe {
-            sys::cuLaunchKernel(f, grid[0], grid[1], 1, threads, 1, 1, 0, self.stream, params.as_mut_ptr(), null_mut())
+    pub unsafe fn launch(&self, call: &Call) -> Result<()> {
+        let mut params: Vec<*mut c_void> = call.args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let mut serialization = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        check(queued, "E0444", "launching a kernel").map_err(|d| d.at(name))
+        let config = sys::CUlaunchConfig {
+            gridDimX: call.grid[0],
+            gridDimY: call.grid[1],
+            gridDimZ: 1,
+            blockDimX: call.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.stream,
+            attrs: &mut serialization,
+            numAttrs: u32::from(call.dependent),
+        };
+        // SAFETY: one pointer to an argument for each parameter; the driver copies them and the configuration before it returns.
+        let queued = unsafe { sys::cuLaunchKernelEx(&config, call.entry, params.as_mut_ptr(), null_mut()) };
+        check(queued, "E0444", "launching a kernel").map_err(|d| d.at(call.name))
     }
 
     /// Makes the context current for a list of launches.
     pub fn begin(&self) -> Result<()> {
         self.enter()
+    }
+
+    /// The stream that all work goes to.
+    pub(super) fn stream(&self) -> CUstream {
+        self.stream
+    }
+
+    /// Queues a copy between buffers.
+    ///
+    /// # Safety
+    /// Both ranges are inside live allocations.
+    pub unsafe fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<()> {
+        self.enter()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) }, "E0442", "copying between buffers")
     }
 
     /// Waits for all queued work; a fault in a kernel is reported here.

@@ -5,6 +5,8 @@
 
 mod device;
 mod driver;
+mod graph;
+mod pinned;
 
 pub use device::{CudaDevice, CudaOptions, Fill};
 
