@@ -12,9 +12,9 @@ use runtime::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, P
 use runtime::interp::InterpDevice;
 use runtime::session::{Limits, Session};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 
 /// A device that is kept ahead. Of its queued reads, number `bad` finds that there was a NaN.
 struct Ahead {
@@ -119,7 +119,9 @@ fn however_many_steps_ahead() {
         want.push(s.run(&[want[i]], 1, 0, &mut |_| {}).unwrap());
     }
     for steps in [0, 1, 3] {
-        for (most, stop, context) in [(24, 24, 256), (24, 5, 256), (5, 24, 256), (1, 9, 256), (0, 9, 256), (99, 99, n + 7), (9, 1, n + 2)] {
+        for (most, stop, context) in
+            [(24, 24, 256), (24, 5, 256), (5, 24, 256), (1, 9, 256), (0, 9, 256), (99, 99, n + 7), (9, 1, n + 2)]
+        {
             let (mut s, runs) = session(steps, context);
             let what = format!("{steps} ahead, {most} steps, {stop} wanted, context {context}");
             let ids = generate(&mut s, most, stop);

@@ -118,14 +118,10 @@ pub trait Device: Send {
     /// Copies to a buffer, after all earlier runs.
     fn write(&mut self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// Lets `fill` write `len` bytes of a buffer, which are zero before, after all earlier runs: in place where the buffer is
-    /// ordinary memory, else in a staging buffer of that size, so that callers with much to write come often.
+    /// Lets `fill` write `len` bytes of a buffer, all of them, after all earlier runs: in place where the buffer is ordinary
+    /// memory, else in a staging buffer of that size, so that callers with much to write come often.
     fn write_with(&mut self, buffer: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
-        let mut staging = Vec::new();
-        staging
-            .try_reserve_exact(len)
-            .map_err(|_| Diagnostic::new("E0420", format!("not enough memory for a staging buffer of {len} bytes")))?;
-        staging.resize(len, 0);
+        let mut staging = staging(len)?;
         fill(&mut staging);
         self.write(buffer, offset, &staging)
     }
@@ -203,6 +199,16 @@ pub trait Device: Send {
         let released = self.release(prepared);
         ran.and(released)
     }
+}
+
+/// Zeros, to be written to a buffer.
+pub(crate) fn staging(len: usize) -> Result<Vec<u8>> {
+    let mut staging = Vec::new();
+    staging
+        .try_reserve_exact(len)
+        .map_err(|_| Diagnostic::new("E0420", format!("not enough memory for a staging buffer of {len} bytes")))?;
+    staging.resize(len, 0);
+    Ok(staging)
 }
 
 impl LaunchDesc {

@@ -296,9 +296,9 @@ impl Session {
 
     /// Where a buffer lies that all plans have in common.
     fn common(&self, kind: BufferKind) -> Option<(BufferId, u64)> {
-        self.plans.iter().find_map(|Bound { plan, places, .. }| {
-            plan.buffers.iter().position(|b| b.kind == kind).map(|i| places[i])
-        })
+        self.plans
+            .iter()
+            .find_map(|Bound { plan, places, .. }| plan.buffers.iter().position(|b| b.kind == kind).map(|i| places[i]))
     }
 
     /// Where the last step's value of this name lies, and the bytes of a row.

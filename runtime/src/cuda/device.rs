@@ -1,14 +1,17 @@
-//! [`CudaDevice`]: buffers are device memory, modules are PTX that the driver compiles, launches go to one stream in order.
+//! [`CudaDevice`]: buffers are device memory, modules are machine code or PTX that the driver compiles, launches go to one stream in order.
 //! Every call checks its ids and offsets as the CPU's device does; a fault in a kernel is reported by the next call that waits.
 
+use super::code::{Part, cubin_fits, ptx_fits, split};
 use super::driver::{CUdeviceptr, CUfunction, CUmodule, Call, Gpu};
 use super::graph::{Graph, Graphs, Todo};
-use super::pinned::Queue;
+use super::pinned::{Pinned, Queue};
+use crate::assembler::Cubins;
 use crate::device::{
     BufferId, Device, KernelHandle, KernelNames, LaunchDesc, LaunchMode, PreparedId, QUEUED_BYTES, Queued, Read, check_grid_list,
-    check_grid_y,
+    check_grid_y, staging,
 };
 use crate::memory::Available;
+use crate::weights::PIECE;
 use ir::diag::{Diagnostic, Result};
 
 /// What a new buffer holds.
@@ -32,6 +35,8 @@ pub struct CudaOptions {
     pub fill: Fill,
     /// How lists of launches reach it.
     pub launch: LaunchMode,
+    /// Is machine code taken, where there is some for this GPU? [`Cubins::On`] takes nothing else.
+    pub cubins: Cubins,
     /// Kernels that wait for what is in front of them by themselves (`griddepcontrol.wait`) start before that has ended.
     pub dependent: bool,
 }
@@ -44,6 +49,8 @@ pub struct CudaDevice {
     gpu: Gpu,
     options: CudaOptions,
     queue: Queue,
+    /// Where weights are packed: while one is copied to the GPU, the other is filled.
+    staging: [Option<Pinned>; 2],
     buffers: Vec<Option<Buffer>>,
     kernels: Vec<Kernel>,
     prepared: Vec<Option<Prepared>>,
@@ -88,6 +95,7 @@ impl CudaDevice {
             gpu: Gpu::open(options.ordinal)?,
             options,
             queue: Queue::default(),
+            staging: [None, None],
             buffers: vec![],
             kernels: vec![],
             prepared: vec![],
@@ -109,6 +117,30 @@ impl CudaDevice {
         Ok(b.at + offset)
     }
 
+    /// Loads machine code where some fits, else PTX.
+    fn load_part(&self, part: &Part, place: &str) -> Result<CUmodule> {
+        let (gpu, wanted) = (&self.gpu, self.options.cubins);
+        let cubin = part.cubin.filter(|(arch, _)| wanted != Cubins::Off && cubin_fits(arch, &gpu.about));
+        let first = match cubin {
+            Some((_, code)) => match gpu.load(code, "machine code", "E0469", place) {
+                Err(d) if wanted != Cubins::On => Some(d),
+                done => return done,
+            },
+            None if wanted == Cubins::On => {
+                let message = format!("there is no machine code for {}", gpu.about.name);
+                return Err(Diagnostic::new("E0469", message).at(place).hint("compile with `--cubin on`, or run PTX"));
+            }
+            None => None,
+        };
+        // Machine code of a newer assembler than the driver knows may be refused where its PTX is not.
+        let ptx = ptx_fits(part.ptx, &gpu.about).map_err(|d| d.at(place));
+        let ptx = ptx.and_then(|()| gpu.load(part.ptx.as_bytes(), "PTX", "E0443", place));
+        ptx.map_err(|d| match first {
+            Some(f) => Diagnostic { message: format!("{}\n{}", f.message, d.message), ..d },
+            None => d,
+        })
+    }
+
     fn kernel(&self, handle: KernelHandle) -> Result<&Kernel> {
         self.kernels.get(handle.0 as usize).ok_or_else(|| unknown("kernel", handle.0))
     }
@@ -125,7 +157,7 @@ fn next_id(len: usize, what: &str) -> Result<u32> {
 
 impl Device for CudaDevice {
     fn name(&self) -> String {
-        self.gpu.name.clone()
+        self.gpu.about.name.clone()
     }
 
     fn available(&self) -> Option<Available> {
@@ -167,6 +199,28 @@ impl Device for CudaDevice {
         let at = self.bytes(id, offset, data.len())?;
         // SAFETY: the range was checked.
         unsafe { self.gpu.upload(at, data) }
+    }
+
+    fn write_with(&mut self, id: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let at = self.bytes(id, offset, len)?;
+        self.staging.swap(0, 1);
+        if self.staging[0].is_none() && len as u64 <= PIECE {
+            // Without pinned memory, which the system may limit, other memory does.
+            self.staging[0] = Pinned::new(&self.gpu, PIECE as usize).ok();
+        }
+        match &mut self.staging[0] {
+            Some(s) if len as u64 <= PIECE => {
+                fill(&mut s.memory(&self.gpu)?[..len]);
+                // SAFETY: the range was checked.
+                unsafe { s.send(&self.gpu, 0, len, at) }
+            }
+            _ => {
+                let staging = &mut staging(len)?;
+                fill(staging);
+                // SAFETY: the range was checked.
+                unsafe { self.gpu.upload(at, staging) }
+            }
+        }
     }
 
     fn read(&mut self, id: BufferId, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -215,12 +269,13 @@ impl Device for CudaDevice {
     }
 
     fn load_module(&mut self, code: &[u8], names: &KernelNames<'_>) -> Result<Vec<KernelHandle>> {
-        let text = std::str::from_utf8(code).map_err(|_| Diagnostic::new("E0443", "PTX is not text").at(names.place))?;
-        let parts = super::split(text);
+        let parts = split(code).map_err(|d| d.at(names.place))?;
         let first_module = self.modules.len();
-        for (name, ptx) in &parts {
+        for part in &parts {
+            let name = part.name;
             let place = if name.is_empty() { names.place.to_string() } else { format!("{}, kernel `{name}`", names.place) };
-            self.modules.push(self.gpu.load(ptx, &place)?);
+            let module = self.load_part(part, &place)?;
+            self.modules.push(module);
         }
         next_id(self.kernels.len() + names.kernels.len(), "kernel")?;
         let first = self.kernels.len();
@@ -228,7 +283,7 @@ impl Device for CudaDevice {
         for sig in names.kernels {
             // The text of that name, or any that has no name.
             let mut entry = None;
-            for ((name, ptx), module) in parts.iter().zip(&self.modules[first_module..]) {
+            for (Part { name, ptx, .. }, module) in parts.iter().zip(&self.modules[first_module..]) {
                 if entry.is_none() && (name.is_empty() || *name == sig.name) {
                     // SAFETY: modules are unloaded when the device is dropped.
                     entry = unsafe { self.gpu.function(*module, sig.name)? }.map(|f| (f, ptx.contains(WAIT)));
@@ -258,6 +313,8 @@ impl Device for CudaDevice {
         }
         buffers.sort_unstable();
         buffers.dedup();
+        // What is run next has its weights.
+        self.staging.iter_mut().filter_map(Option::take).for_each(|s| s.close(&self.gpu));
         self.prepared.push(Some(Prepared { steps, buffers, graphs: Graphs::default() }));
         Ok(id)
     }
@@ -320,6 +377,7 @@ impl Drop for CudaDevice {
             list.graphs.drain().for_each(|g| g.close(&self.gpu));
         }
         self.queue.close(&self.gpu);
+        self.staging.iter_mut().filter_map(Option::take).for_each(|s| s.close(&self.gpu));
         for b in self.buffers.iter().flatten() {
             // SAFETY: it came from `alloc`; nothing uses it after the device.
             let _ = unsafe { self.gpu.free(b.at) };

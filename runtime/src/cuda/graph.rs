@@ -95,8 +95,9 @@ unsafe fn nodes(gpu: &Gpu, graph: sys::CUgraph, calls: &[Call]) -> Result<Vec<No
         let edges = edges(gpu, graph)?;
         let index = |n: &sys::CUgraphNode| all.iter().position(|a| a == n).unwrap_or(usize::MAX);
         let edges: Vec<(usize, usize)> = edges.iter().map(|(a, b)| (index(a), index(b))).collect();
-        let order = order(count, &edges)
-            .ok_or_else(|| Diagnostic::new("E0465", format!("the {count} nodes of a captured graph are not one after the other")))?;
+        let order = order(count, &edges).ok_or_else(|| {
+            Diagnostic::new("E0465", format!("the {count} nodes of a captured graph are not one after the other"))
+        })?;
         let mut out = vec![];
         for (i, call) in order.into_iter().zip(calls.iter().map(Some).chain(std::iter::repeat(None))) {
             let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
@@ -128,7 +129,7 @@ unsafe fn nodes(gpu: &Gpu, graph: sys::CUgraph, calls: &[Call]) -> Result<Vec<No
 /// # Safety
 /// `graph` lives.
 unsafe fn edges(gpu: &Gpu, graph: sys::CUgraph) -> Result<Vec<(sys::CUgraphNode, sys::CUgraphNode)>> {
-    let data = gpu.driver >= EDGES_WITH_DATA;
+    let data = gpu.about.driver >= EDGES_WITH_DATA;
     let get = |from: *mut sys::CUgraphNode, to: *mut sys::CUgraphNode, kinds: *mut sys::CUgraphEdgeData, n: &mut usize| {
         // SAFETY: the caller's promise; places are as many as `n` says, or none.
         let r = unsafe {
@@ -178,8 +179,12 @@ fn compare(calls: &[Call], found: &[Node]) -> Result<()> {
         return Err(Diagnostic::new("E0465", message));
     }
     for (i, (c, n)) in calls.iter().zip(found).enumerate() {
-        let expected =
-            Node { entry: c.entry, grid: [c.grid[0], c.grid[1], 1], threads: [c.threads, 1, 1], args: n.args.as_ref().map(|_| c.args.to_vec()) };
+        let expected = Node {
+            entry: c.entry,
+            grid: [c.grid[0], c.grid[1], 1],
+            threads: [c.threads, 1, 1],
+            args: n.args.as_ref().map(|_| c.args.to_vec()),
+        };
         if *n != expected {
             let message = format!("kernel {i} of a captured graph is not that of the list: expected {expected:?}, found {n:?}");
             return Err(Diagnostic::new("E0465", message).at(c.name));
@@ -281,9 +286,21 @@ mod tests {
     fn a_graph_that_is_not_the_list_is_refused() {
         let entry = |n: usize| n as CUfunction;
         let args = [[256, 512], [512, 768]];
-        let call = |i: usize| Call { entry: entry(i + 1), name: "k", grid: [7, 1 + i as u32], threads: 128, args: &args[i], dependent: false };
+        let call = |i: usize| Call {
+            entry: entry(i + 1),
+            name: "k",
+            grid: [7, 1 + i as u32],
+            threads: 128,
+            args: &args[i],
+            dependent: false,
+        };
         let calls = [call(0), call(1)];
-        let of = |c: &Call| Node { entry: c.entry, grid: [c.grid[0], c.grid[1], 1], threads: [c.threads, 1, 1], args: Some(c.args.to_vec()) };
+        let of = |c: &Call| Node {
+            entry: c.entry,
+            grid: [c.grid[0], c.grid[1], 1],
+            threads: [c.threads, 1, 1],
+            args: Some(c.args.to_vec()),
+        };
         let good = vec![of(&calls[0]), of(&calls[1])];
         assert!(compare(&calls, &good).is_ok());
         assert!(compare(&calls, &[good[1].clone(), good[0].clone()]).is_err(), "another order");

@@ -38,11 +38,6 @@ impl Pinned {
         Ok(p)
     }
 
-    /// Its size.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
     /// Its memory, once no copy uses it.
     pub fn memory(&mut self, gpu: &Gpu) -> Result<&mut [u8]> {
         self.wait(gpu)?;
