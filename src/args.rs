@@ -1,8 +1,11 @@
 //! The command line as types. No logic.
 
+use crate::gpu::Choice;
 use crate::options::PrefillPlan;
-use crate::switches::{Switches, on_off, prefill_plan};
+use crate::switches::{Switches, cubins, launch_mode, on_off, prefill_plan};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use runtime::assembler::Cubins;
+use runtime::device::LaunchMode;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -59,6 +62,9 @@ pub struct BuildArgs {
     /// Make a plan of its own for chunks of many tokens: for GPUs only (gpu), for all targets or for none
     #[arg(long, value_name = "on|off|gpu", value_parser = prefill_plan, help_heading = "Compilation")]
     pub prefill_plan: Option<PrefillPlan>,
+    /// Have machine code for GPUs beside PTX: if an assembler is found (auto), always (on) or never (off); in a run also whether it is taken
+    #[arg(long, value_name = "auto|on|off", value_parser = cubins, help_heading = "Compilation")]
+    pub cubin: Option<Cubins>,
     /// What passes are asked for.
     #[command(flatten)]
     pub passes: PassArgs,
@@ -174,6 +180,12 @@ pub struct RunArgs {
     /// Positions to make room for
     #[arg(long, value_name = "N", help_heading = "Execution")]
     pub context: Option<usize>,
+    /// Run on the processor (cpu), on a GPU, or on a GPU if there is one that can (auto)
+    #[arg(long, value_name = "cpu|cuda[:N]|auto", value_parser = Choice::parse, default_value = "auto", help_heading = "Execution")]
+    pub device: Choice,
+    /// Give a GPU its launches one by one (stream) or as a captured graph [default: graph]
+    #[arg(long, value_name = "stream|graph", value_parser = launch_mode, help_heading = "Execution")]
+    pub launch: Option<LaunchMode>,
     /// Run the program of this target, or `interp`: the reference interpreter (slow)
     #[arg(long, value_name = "TARGET", help_heading = "Execution")]
     pub target: Option<String>,

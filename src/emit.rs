@@ -1,19 +1,38 @@
 //! Code of a program's kernels for one target. The only file that names the code generator; without the feature `llvm` it refuses.
 
 use crate::target::Target;
-use ir::diag::Result;
+use ir::diag::{Diagnostic, Result};
 use ir::kernel::Kernel;
 use ir::plan::Plan;
+use runtime::assembler::{Assembler, Cubins};
 
 /// Code of all kernels of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Code {
     /// One ELF object.
     Host(Vec<u8>),
-    /// One PTX text per kernel, in their order.
-    Ptx(Vec<String>),
+    /// Of GPUs.
+    Gpu(GpuCode),
     /// The kernels themselves, for the interpreter.
     Kernels,
+}
+
+/// Code of kernels for a GPU, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuCode {
+    /// A PTX text each.
+    pub ptx: Vec<String>,
+    /// Machine code, if there is some.
+    pub machine: Option<Machine>,
+}
+
+/// Machine code of kernels for a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The assembler that made it.
+    pub assembler: String,
+    /// A cubin each.
+    pub cubins: Vec<Vec<u8>>,
 }
 
 /// Forms of code to look at.
@@ -34,7 +53,7 @@ pub fn kernels_text<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String
 
 #[cfg(feature = "llvm")]
 mod with_llvm {
-    use super::{Code, Listing};
+    use super::{Code, GpuCode, Listing};
     use crate::target::{Class, Target};
     use ir::diag::{Diagnostic, Result};
     use ir::kernel::Kernel;
@@ -54,7 +73,7 @@ mod with_llvm {
                     out.extend(codegen::ptx(&[*k], gpu)?);
                     progress(i + 1, kernels.len());
                 }
-                Ok(Code::Ptx(out))
+                Ok(Code::Gpu(GpuCode { ptx: out, machine: None }))
             }
         }
     }
@@ -112,6 +131,36 @@ use without_llvm as how;
 /// Code of these kernels; `progress(done, of)` counts them.
 pub fn code(kernels: &[&Kernel], target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
     how::code(kernels, target, progress)
+}
+
+/// Adds machine code to code for a GPU, if it is wanted and there is an assembler; with what was in its way, if it was not
+/// insisted on. `progress(done, of)` counts kernels.
+pub fn assemble(
+    code: &mut Code,
+    kernels: &[&Kernel],
+    target: Target,
+    wanted: Cubins,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Option<Diagnostic>> {
+    let Code::Gpu(gpu) = code else { return Ok(None) };
+    if wanted == Cubins::Off {
+        return Ok(None);
+    }
+    let named: Vec<(&str, &str)> = kernels.iter().map(|k| k.name.as_str()).zip(gpu.ptx.iter().map(String::as_str)).collect();
+    let mut failed = None;
+    for assembler in Assembler::all() {
+        match assembler.assemble_all(&named, target.name(), progress) {
+            Ok(cubins) => {
+                gpu.machine = Some(Machine { assembler: assembler.name, cubins });
+                return Ok(None);
+            }
+            Err(d) => failed = failed.or(Some(d)),
+        }
+    }
+    match (failed, wanted) {
+        (d, Cubins::On) => Err(d.unwrap_or_else(|| Assembler::none().at("--cubin"))),
+        (d, _) => Ok(d),
+    }
 }
 
 /// Code of a plan's kernels as text, to look at.

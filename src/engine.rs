@@ -1,11 +1,13 @@
 //! Runs a program: a session on a device, and the loop that turns a prompt into tokens.
 
 use crate::emit::{Code, kernels_text};
+use crate::gpu;
 use crate::pipeline::{Program, Progress};
 use ir::diag::{Diagnostic, Result};
 use models::Checkpoint;
+use runtime::assembler::Cubins;
 use runtime::cpu::{CpuDevice, CpuOptions};
-use runtime::device::Device;
+use runtime::device::{Device, LaunchMode};
 use runtime::interp::InterpDevice;
 use runtime::session::{Limits, Session};
 use std::ops::ControlFlow;
@@ -26,6 +28,12 @@ pub struct EngineOptions {
     pub chunk: Option<usize>,
     /// Threads of the CPU.
     pub threads: Option<usize>,
+    /// Number of the GPU, for programs that run on one.
+    pub gpu: u32,
+    /// How a GPU is given launches.
+    pub launch: Option<LaunchMode>,
+    /// Is machine code taken where some fits the GPU?
+    pub cubins: Cubins,
     /// Logits of all tokens will be asked for, so that there is room for many rows of them.
     pub logits: bool,
 }
@@ -148,7 +156,7 @@ impl Engine {
             Code::Kernels => {
                 (Box::new(InterpDevice::new(Default::default())), kernels_text(program.plans.kernels()).into_bytes())
             }
-            Code::Ptx(texts) => gpu(texts, program)?,
+            Code::Gpu(_) => gpu::open(program, options)?,
         };
         let plans = (*program.plans).clone();
         let session = Session::new(device, plans, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
@@ -202,25 +210,32 @@ impl Engine {
         let prefill = start.elapsed();
         let start = Instant::now();
         let mut ids = vec![];
-        let reason = loop {
-            if ids.len() == max {
-                break StopReason::Length;
-            }
-            ids.push(next);
-            if on_token(next).is_break() {
-                break StopReason::Length;
-            }
-            if stop.contains(&next) {
-                break StopReason::Stop;
-            }
-            if ids.len() == max {
-                break StopReason::Length;
-            }
-            if prompt.len() + ids.len() > self.room.context {
-                break StopReason::Context;
-            }
-            next = self.session.run(&[next], 1, wanted(1), &mut rows)?;
+        let mut reason = StopReason::Length;
+        let mut take = |id: u32| {
+            ids.push(id);
+            let heard = on_token(id);
+            let end = match () {
+                () if heard.is_break() => StopReason::Length,
+                () if stop.contains(&id) => StopReason::Stop,
+                () if ids.len() == max => StopReason::Length,
+                () if prompt.len() + ids.len() > self.room.context => StopReason::Context,
+                () => return ControlFlow::Continue(()),
+            };
+            reason = end;
+            ControlFlow::Break(())
         };
+        if max > 0 && take(next).is_continue() {
+            if asked {
+                loop {
+                    next = self.session.run(&[next], 1, 1, &mut rows)?;
+                    if take(next).is_break() {
+                        break;
+                    }
+                }
+            } else {
+                self.session.generate(next, max - 1, &mut take)?;
+            }
+        }
         Ok(Generation { ids, stop: reason, kept, prefill, decode: start.elapsed() })
     }
 }
@@ -228,23 +243,4 @@ impl Engine {
 fn cpu(options: &EngineOptions) -> CpuOptions {
     let default = CpuOptions::default();
     CpuOptions { threads: options.threads.unwrap_or(default.threads), ..default }
-}
-
-/// A GPU, and the module of these kernels.
-#[cfg(feature = "cuda")]
-fn gpu(texts: &[String], program: &Program) -> Result<(Box<dyn Device>, Vec<u8>)> {
-    let device = runtime::cuda::CudaDevice::new(Default::default())?;
-    let kernels = program.plans.kernels();
-    let names = kernels.iter().map(|k| k.name.as_str()).zip(texts.iter().map(String::as_str));
-    Ok((Box::new(device), runtime::cuda::frame(names).into_bytes()))
-}
-
-/// Refuses.
-#[cfg(not(feature = "cuda"))]
-fn gpu(_: &[String], program: &Program) -> Result<(Box<dyn Device>, Vec<u8>)> {
-    Err(Diagnostic::new(
-        "E0754",
-        format!("this build of isobit cannot run `{}`: it was built without CUDA", program.target.name()),
-    )
-    .hint("run the host's program: leave out `--target`, or build with the feature `cuda`"))
 }

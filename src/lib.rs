@@ -14,6 +14,7 @@ pub mod emit;
 pub mod engine;
 pub mod explain;
 pub mod files;
+pub mod gpu;
 pub mod inventory;
 pub mod logits;
 pub mod opt;

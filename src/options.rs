@@ -4,6 +4,7 @@ use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::EmbedMode;
 use passes::{Level, Manager};
+use runtime::assembler::Cubins;
 use std::collections::BTreeMap;
 
 /// The passes that `--fusion` switches together.
@@ -18,6 +19,8 @@ pub struct CompileOptions {
     pub embed: EmbedMode,
     /// For which targets to make a plan for chunks of many tokens; others run the plan for one.
     pub prefill: PrefillPlan,
+    /// Is there to be machine code for GPUs? It is the same program without.
+    pub cubins: Cubins,
     /// Options of the passes.
     pub passes: passes::Options,
 }
@@ -64,6 +67,7 @@ impl Default for CompileOptions {
             targets: vec![],
             embed: EmbedMode::Factor,
             prefill: PrefillPlan::default(),
+            cubins: Cubins::default(),
             passes: passes::Options::default(),
         }
     }
@@ -93,7 +97,7 @@ impl CompileOptions {
         }
     }
 
-    /// All of it but the targets as one line, the same for the same program.
+    /// All of it but the targets and machine code as one line, the same for the same program.
     pub fn text(&self) -> String {
         let mut passes = self.passes.clone();
         passes.switches.retain(|_, on| !*on); // On is what passes are.

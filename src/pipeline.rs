@@ -73,6 +73,8 @@ pub struct Watch<'a> {
     pub times: Vec<(String, u64)>,
     /// The text that makes a failure happen again (filled by failing passes).
     pub reproducer: Option<String>,
+    /// Why there is no machine code though there is an assembler (filled).
+    pub without_cubins: Vec<Diagnostic>,
     /// Numbered decisions of the passes, with the class of a pass over plans in front (filled).
     pub decisions: Vec<Decision>,
 }
@@ -129,8 +131,15 @@ pub fn compile(ck: &Checkpoint, options: &CompileOptions, watch: &mut Watch) -> 
         let plans = planned.plans.iter().find(|(c, _)| *c == target.class()).map(|(_, p)| p.clone()).unwrap_or_default();
         let since = Instant::now();
         let what = format!("code for {}", target.name());
-        let code = emit::code(&plans.kernels(), target, &mut |done, of| watch.tell(&what, done, of))?;
+        let mut code = emit::code(&plans.kernels(), target, &mut |done, of| watch.tell(&what, done, of))?;
         watch.time(format!("code {}", target.name()), since);
+        if target.class() == Class::Gpu {
+            let (since, what) = (Instant::now(), format!("assembling for {}", target.name()));
+            let tell = &mut |done, of| watch.tell(&what, done, of);
+            let failed = emit::assemble(&mut code, &plans.kernels(), target, options.cubins, tell)?;
+            watch.without_cubins.extend(failed);
+            watch.time(format!("assembler {}", target.name()), since);
+        }
         programs.push(Program { target, plans, code });
     }
     Ok(Compiled { options: options.clone(), planned, programs })

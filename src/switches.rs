@@ -3,6 +3,8 @@
 use crate::options::PrefillPlan;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use passes::{Effect, Manager, Options};
+use runtime::assembler::Cubins;
+use runtime::device::LaunchMode;
 use std::collections::BTreeMap;
 
 /// Passes that the command line switches, by name.
@@ -27,6 +29,22 @@ pub fn prefill_plan(value: &str) -> Result<PrefillPlan, String> {
             Err(_) => Err("it is gpu, on or off (also true, false, 1, 0)".into()),
         },
     }
+}
+
+/// Reads the value of `--cubin`: a switch, or `auto`.
+pub fn cubins(value: &str) -> Result<Cubins, String> {
+    match Cubins::parse(value) {
+        Some(c) => Ok(c),
+        None => match on_off(value) {
+            Ok(on) => Ok(if on { Cubins::On } else { Cubins::Off }),
+            Err(_) => Err("it is auto, on or off (also true, false, 1, 0)".into()),
+        },
+    }
+}
+
+/// Reads the value of `--launch`.
+pub fn launch_mode(value: &str) -> Result<LaunchMode, String> {
+    LaunchMode::parse(value).ok_or_else(|| "it is stream or graph".into())
 }
 
 fn register(mut command: Command) -> Command {

@@ -146,6 +146,20 @@ impl Target {
         false
     }
 
+    /// The compute capability that GPU code is for.
+    pub fn capability(self) -> Option<(u32, u32)> {
+        match self {
+            Target::Sm90 => Some((9, 0)),
+            Target::Sm121 => Some((12, 1)),
+            _ => None,
+        }
+    }
+
+    /// Can a GPU of this capability run it? Code for one runs on all later ones.
+    pub fn runs_on(self, capability: (u32, u32)) -> bool {
+        self.capability().is_some_and(|c| c <= capability)
+    }
+
     /// The architecture of a host target.
     pub fn architecture(self) -> Option<&'static str> {
         match self {

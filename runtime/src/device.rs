@@ -61,6 +61,49 @@ pub struct LaunchDesc {
     pub shared_bytes: u32,
 }
 
+/// How a GPU is given a list of launches. No choice changes a result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaunchMode {
+    /// One after the other, by the host.
+    Stream,
+    /// As a graph: a list with a grid that comes a second time is captured, and replayed from then on.
+    #[default]
+    Graph,
+}
+
+impl LaunchMode {
+    /// All of them.
+    pub const ALL: [LaunchMode; 2] = [LaunchMode::Stream, LaunchMode::Graph];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            LaunchMode::Stream => "stream",
+            LaunchMode::Graph => "graph",
+        }
+    }
+
+    /// The one of this name.
+    pub fn parse(name: &str) -> Option<LaunchMode> {
+        LaunchMode::ALL.into_iter().find(|m| m.name() == name)
+    }
+}
+
+/// Most bytes that [`Device::queue_read`] takes.
+pub const QUEUED_BYTES: usize = 64;
+
+/// A read that was begun; [`Device::finish`] has its bytes.
+#[derive(Debug)]
+pub struct Queued(pub(crate) Read);
+
+/// How far a read is.
+#[derive(Debug)]
+pub(crate) enum Read {
+    Done(Vec<u8>),
+    /// Number of the place where the device puts it, and how much.
+    Slot(usize, usize),
+}
+
 /// A machine that runs kernels. Calls take effect in order.
 pub trait Device: Send {
     /// What it is, for people: `cpu (2 threads)`.
@@ -75,14 +118,10 @@ pub trait Device: Send {
     /// Copies to a buffer, after all earlier runs.
     fn write(&mut self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// Lets `fill` write `len` bytes of a buffer, which are zero before, after all earlier runs: in place where the buffer is
-    /// ordinary memory, else in a staging buffer of that size, so that callers with much to write come often.
+    /// Lets `fill` write `len` bytes of a buffer, all of them, after all earlier runs: in place where the buffer is ordinary
+    /// memory, else in a staging buffer of that size, so that callers with much to write come often.
     fn write_with(&mut self, buffer: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
-        let mut staging = Vec::new();
-        staging
-            .try_reserve_exact(len)
-            .map_err(|_| Diagnostic::new("E0420", format!("not enough memory for a staging buffer of {len} bytes")))?;
-        staging.resize(len, 0);
+        let mut staging = staging(len)?;
         fill(&mut staging);
         self.write(buffer, offset, &staging)
     }
@@ -94,6 +133,39 @@ pub trait Device: Send {
 
     /// Copies from a buffer, after all earlier runs.
     fn read(&mut self, buffer: BufferId, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Runs that may be queued before the results of the first are looked at: 0 where runs are done when they return, so that
+    /// nothing is gained by it.
+    fn ahead(&self) -> usize {
+        0
+    }
+
+    /// As [`Device::write`], but it may return before it is done.
+    fn queue_write(&mut self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(buffer, offset, data)
+    }
+
+    /// Copies `len` bytes between buffers, after all earlier runs and before all later ones. It may return before it is done.
+    fn queue_copy(&mut self, from: (BufferId, u64), to: (BufferId, u64), len: usize) -> Result<()> {
+        let mut bytes = vec![0; len];
+        self.read(from.0, from.1, &mut bytes)?;
+        self.write(to.0, to.1, &bytes)
+    }
+
+    /// Begins to copy at most [`QUEUED_BYTES`] from a buffer, as it is after all earlier runs and before all later ones.
+    fn queue_read(&mut self, buffer: BufferId, offset: u64, len: usize) -> Result<Queued> {
+        let mut bytes = vec![0; len];
+        self.read(buffer, offset, &mut bytes)?;
+        Ok(Queued(Read::Done(bytes)))
+    }
+
+    /// The bytes of a read that was begun, and what went wrong in the runs before it.
+    fn finish(&mut self, read: Queued) -> Result<Vec<u8>> {
+        match read.0 {
+            Read::Done(bytes) => Ok(bytes),
+            Read::Slot(slot, _) => Err(Diagnostic::new("E0421", format!("read {slot} was not begun on this device"))),
+        }
+    }
 
     /// Loads compiled code and finds its kernels. The module lives as long as the device.
     fn load_module(&mut self, code: &[u8], names: &KernelNames<'_>) -> Result<Vec<KernelHandle>>;
@@ -127,6 +199,16 @@ pub trait Device: Send {
         let released = self.release(prepared);
         ran.and(released)
     }
+}
+
+/// Zeros, to be written to a buffer.
+pub(crate) fn staging(len: usize) -> Result<Vec<u8>> {
+    let mut staging = Vec::new();
+    staging
+        .try_reserve_exact(len)
+        .map_err(|_| Diagnostic::new("E0420", format!("not enough memory for a staging buffer of {len} bytes")))?;
+    staging.resize(len, 0);
+    Ok(staging)
 }
 
 impl LaunchDesc {

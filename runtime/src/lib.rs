@@ -32,7 +32,15 @@
 //! | E0443 | the CUDA driver refused PTX (its log is in the message) |
 //! | E0444 | the CUDA driver refused a launch |
 //! | E0445 | a kernel failed on the GPU |
+//! | E0465 | a captured graph is not the list of launches |
+//! | E0466 | the CUDA driver could not make a graph |
+//! | E0467 | code is for a later GPU |
+//! | E0468 | the CUDA driver is too old |
+//! | E0469 | the CUDA driver refused machine code, or there is none |
+//! | E0470 | an assembler cannot be used |
+//! | E0471 | an assembler refused PTX (its log is in the message) |
 
+pub mod assembler;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

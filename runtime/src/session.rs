@@ -10,7 +10,8 @@ use ir::graph::interp::WeightSource;
 use ir::order::KV_BLOCK;
 use ir::plan::phases::Phases;
 use ir::plan::{Arg, Buffer, BufferKind, Plan, state};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 
 /// Names of the values that every program has.
 const LOGITS: &str = "logits";
@@ -42,6 +43,21 @@ struct Bound {
     places: Vec<(BufferId, u64)>,
     launches: Vec<LaunchDesc>,
     prepared: PreparedId,
+}
+
+/// The tokens of a step.
+#[derive(Clone, Copy)]
+enum Input<'a> {
+    /// These.
+    Tokens(&'a [u32]),
+    /// The one that the step in front of it chose; that had one token.
+    Chosen,
+}
+
+/// A chosen token as the device stores it; none after a NaN.
+fn token(bytes: &[u8]) -> Option<u32> {
+    let id = i32::from_le_bytes(bytes.first_chunk().copied().unwrap_or([0xff; 4]));
+    u32::try_from(id).ok()
 }
 
 /// A program on a device with its weights and caches.
@@ -233,31 +249,63 @@ impl Session {
         Ok(next)
     }
 
+    /// Generates greedily: runs `first`, then each choice, in at most `most` steps of one token; each choice goes to `choice`,
+    /// until that breaks off. Afterwards the cache holds the tokens that were run, up to the one whose choice was the last.
+    ///
+    /// A device that works while the host looks on is kept ahead: the next step is queued, with a choice that only the device
+    /// knows, before this one's is read. A step too many is forgotten.
+    pub fn generate(&mut self, first: u32, most: usize, choice: &mut dyn FnMut(u32) -> ControlFlow<()>) -> Result<()> {
+        let base = self.tokens.len();
+        let most = most.min(self.limits.context.saturating_sub(base));
+        let (mut queued, mut started, mut running) = (VecDeque::new(), 0, first);
+        let result = loop {
+            while started < most && queued.len() <= self.device.ahead() {
+                let input = if started == 0 { Input::Tokens(&[first]) } else { Input::Chosen };
+                self.queue_step(base + started, input, 0)?;
+                self.written = self.written.max(base + started + 1);
+                started += 1;
+                let (b, at, _) = self.value(NEXT)?;
+                queued.push_back(self.device.queue_read(b, at, 4)?);
+            }
+            let Some(read) = queued.pop_front() else { break Ok(()) };
+            let chosen = token(&self.device.finish(read)?);
+            self.tokens.push(running);
+            match chosen {
+                None => break Err(()),
+                Some(id) if choice(id).is_break() => break Ok(()),
+                Some(id) => running = id,
+            }
+        };
+        for read in queued {
+            self.device.finish(read)?;
+        }
+        result.map_err(|()| self.not_finite())
+    }
+
     /// One chunk; logits are made for its rows from `from` on.
     fn step(&mut self, tokens: &[u32], from: usize) -> Result<()> {
-        let n = tokens.len();
-        self.step_state(tokens, from)?;
-        self.last = if n > 1 { self.plans.len() - 1 } else { 0 };
-        let bound = &self.plans[self.last];
-        let grid: Vec<u32> = bound.plan.launches.iter().map(|l| l.grid_y(n, n - from)).collect();
-        // SAFETY: the plan was made by the compiler for this code; buffers are sized for `limits.chunk` rows, and the caches
-        // for the blocks in the state.
-        unsafe { self.device.run(bound.prepared, &grid)? };
-        self.device.sync()?;
+        self.queue_step(self.tokens.len(), Input::Tokens(tokens), from)?;
         self.tokens.extend_from_slice(tokens);
         self.written = self.written.max(self.tokens.len());
         Ok(())
     }
 
-    fn write(&mut self, kind: BufferKind, bytes: &[u8]) -> Result<()> {
-        // All plans have these in common.
-        for Bound { plan, places, .. } in &self.plans {
-            if let Some(i) = plan.buffers.iter().position(|b| b.kind == kind) {
-                let (b, at) = places[i];
-                return self.device.write(b, at, bytes);
-            }
-        }
-        Ok(())
+    /// Queues one chunk from position `at` on.
+    fn queue_step(&mut self, at: usize, input: Input, from: usize) -> Result<()> {
+        let n = self.queue_input(at, input, from)?;
+        self.last = if n > 1 { self.plans.len() - 1 } else { 0 };
+        let bound = &self.plans[self.last];
+        let grid: Vec<u32> = bound.plan.launches.iter().map(|l| l.grid_y(n, n - from)).collect();
+        // SAFETY: the plan was made by the compiler for this code; buffers are sized for `limits.chunk` rows, and the caches
+        // for the blocks in the state.
+        unsafe { self.device.run(bound.prepared, &grid) }
+    }
+
+    /// Where a buffer lies that all plans have in common.
+    fn common(&self, kind: BufferKind) -> Option<(BufferId, u64)> {
+        self.plans
+            .iter()
+            .find_map(|Bound { plan, places, .. }| plan.buffers.iter().position(|b| b.kind == kind).map(|i| places[i]))
     }
 
     /// Where the last step's value of this name lies, and the bytes of a row.
@@ -288,8 +336,7 @@ impl Session {
         let (b, at, bytes) = self.value(NEXT)?;
         let mut out = [0u8; 4];
         self.device.read(b, at + row as u64 * bytes, &mut out)?;
-        let id = i32::from_le_bytes(out);
-        u32::try_from(id).map_err(|_| self.not_finite())
+        token(&out).ok_or_else(|| self.not_finite())
     }
 
     /// Runs the sequence again, token by token and launch by launch, to find the first value that is not finite.
@@ -315,7 +362,7 @@ impl Session {
 
     /// Runs one more token, and names the first stored value that is not finite.
     fn first_bad_value(&mut self, token: u32) -> Result<Option<String>> {
-        self.step_state(&[token], 0)?;
+        self.queue_input(self.tokens.len(), Input::Tokens(&[token]), 0)?;
         self.last = 0;
         let mut found = None;
         for k in 0..self.plans[0].launches.len() {
@@ -353,18 +400,33 @@ impl Session {
         Ok(found)
     }
 
-    fn step_state(&mut self, tokens: &[u32], from: usize) -> Result<()> {
+    /// Queues state and tokens of a step, and says how many tokens it has.
+    fn queue_input(&mut self, at: usize, input: Input, from: usize) -> Result<usize> {
+        let n = if let Input::Tokens(ids) = input { ids.len() } else { 1 };
         let mut words = [0i32; state::WORDS as usize];
         for (word, v) in [
-            (state::POSITION, self.tokens.len()),
-            (state::TOKENS, tokens.len()),
+            (state::POSITION, at),
+            (state::TOKENS, n),
             (state::OUTPUT_FROM, from),
             (state::RING_BLOCKS, self.sizes.ring_blocks),
             (state::FULL_BLOCKS, self.sizes.full_blocks),
         ] {
             words[word as usize] = v as i32;
         }
-        self.write(BufferKind::State, &words.map(i32::to_le_bytes).concat())?;
-        self.write(BufferKind::Tokens, &tokens.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>())
+        if let Some((b, at)) = self.common(BufferKind::State) {
+            self.device.queue_write(b, at, &words.map(i32::to_le_bytes).concat())?;
+        }
+        if let Some((b, at)) = self.common(BufferKind::Tokens) {
+            match input {
+                Input::Tokens(ids) => {
+                    self.device.queue_write(b, at, &ids.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>())?;
+                }
+                Input::Chosen => {
+                    let (from, offset, _) = self.value(NEXT)?;
+                    self.device.queue_copy((from, offset), (b, at), 4)?;
+                }
+            }
+        }
+        Ok(n)
     }
 }

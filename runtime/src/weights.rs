@@ -64,7 +64,7 @@ pub fn upload(
     Ok(out)
 }
 
-/// Takes a place, a length, and what fills that many zero bytes.
+/// Takes a place, a length, and what fills that many bytes.
 type Put<'a> = &'a mut dyn FnMut(u64, usize, &mut dyn FnMut(&mut [u8])) -> Result<()>;
 
 /// Hands out a packed weight piece by piece.
@@ -132,7 +132,7 @@ struct Items {
     bytes: u64,
 }
 
-/// Fills items of one matrix.
+/// Fills items of one matrix, which are zeros before.
 type Fill<'a> = &'a (dyn Fn(u32, Range<u32>, &mut [u8]) + Sync);
 
 /// All items, in pieces of which each core fills a part.
@@ -166,6 +166,7 @@ fn runs(items: &Items, mut from: u64, mut out: &mut [u8], fill: Fill) {
         let first = from % each;
         let n = (out.len() as u64 / size).min(each - first).min((RUN / size).max(1));
         let (part, rest) = out.split_at_mut((n * size) as usize);
+        part.fill(0); // by the core that packs it
         fill((from / each) as u32, first as u32..(first + n) as u32, part);
         (from, out) = (from + n, rest);
     }

@@ -72,6 +72,8 @@ pub struct OptionsEntry {
     pub launch_cost: u64,
     /// Which targets have a plan for chunks of many tokens: `on`, `off` or `gpu`.
     pub prefill_plan: String,
+    /// Was machine code for GPUs asked for: `on`, `off`, or `auto`, if there is an assembler? Programs say whether they have it.
+    pub cubin: String,
 }
 
 impl OptionsEntry {
@@ -85,6 +87,7 @@ impl OptionsEntry {
             pass_limit: o.passes.pass_limit,
             launch_cost: o.passes.launch_cost,
             prefill_plan: o.prefill.name().into(),
+            cubin: o.cubins.name().into(),
         }
     }
 }
@@ -116,6 +119,8 @@ pub struct TargetEntry {
     pub name: String,
     /// Where its files are.
     pub folder: String,
+    /// What made its machine code, if it has some beside PTX.
+    pub assembler: Option<String>,
     /// The plan for one token.
     pub decode: PlanEntry,
     /// The plan for chunks of many tokens, if there is one.

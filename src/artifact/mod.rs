@@ -8,7 +8,7 @@
 //!   host/ISA/prefill.plan          the same for chunks of many tokens
 //!   host/ISA/kernels/NAME.kir      each kernel as text
 //!   host/ISA/kernels.o             their code
-//!   gpu/SM/...                     the same with kernels/NAME.ptx
+//!   gpu/SM/...                     the same with kernels/NAME.ptx, and kernels/NAME.cubin if an assembler made them
 //!   model/                         the checkpoint (hard links where possible); absent in cache entries
 //! ```
 //!
@@ -25,7 +25,7 @@ pub use read::{Artifact, is_artifact};
 pub use write::{check_place, numerics_hash, write};
 
 /// The form of artifacts; another number is another form.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// Name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 /// Folder of the checkpoint.

@@ -3,7 +3,7 @@
 use super::manifest::{FileEntry, Manifest};
 use super::{FORMAT, GRAPH, MANIFEST, MODEL, plan_file};
 use crate::VERSION;
-use crate::emit::Code;
+use crate::emit::{Code, GpuCode, Machine};
 use crate::files::{self, Kind};
 use crate::pipeline::{Program, Progress, first};
 use crate::target::{Class, Target};
@@ -137,8 +137,18 @@ impl Artifact {
         let code = match target.class() {
             Class::Host => Code::Host(self.read(&format!("{folder}/kernels.o"))?),
             Class::Gpu => {
-                let ptx = |k: &ir::kernel::Kernel| self.text(&format!("{folder}/kernels/{}.ptx", k.name));
-                Code::Ptx(plans.kernels().into_iter().map(ptx).collect::<Result<_>>()?)
+                let kernels = plans.kernels();
+                let file = |k: &ir::kernel::Kernel, end: &str| format!("{folder}/kernels/{}.{end}", k.name);
+                let ptx = kernels.iter().map(|k| self.text(&file(k, "ptx"))).collect::<Result<_>>()?;
+                let assembler = self.manifest.targets.iter().find(|t| t.name == target.name()).and_then(|t| t.assembler.clone());
+                let machine = match assembler {
+                    Some(assembler) => {
+                        let cubins = kernels.iter().map(|k| self.read(&file(k, "cubin"))).collect::<Result<_>>()?;
+                        Some(Machine { assembler, cubins })
+                    }
+                    None => None,
+                };
+                Code::Gpu(GpuCode { ptx, machine })
             }
         };
         Ok(Program { target, plans, code })

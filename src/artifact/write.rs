@@ -92,6 +92,10 @@ fn fill(
         TargetEntry {
             name: p.target.name().into(),
             folder: p.target.folder(),
+            assembler: match &p.code {
+                Code::Gpu(code) => code.machine.as_ref().map(|m| m.assembler.clone()),
+                _ => None,
+            },
             decode: entry(&p.plans.decode, false),
             prefill: p.plans.prefill.as_ref().map(|plan| entry(plan, true)),
         }
@@ -122,8 +126,11 @@ fn parts(compiled: &Compiled) -> BTreeMap<String, Vec<u8>> {
         }
         for (i, k) in p.plans.kernels().into_iter().enumerate() {
             out.insert(format!("{folder}/kernels/{}.kir", k.name), ir::kernel::text::print(k).into_bytes());
-            if let Code::Ptx(texts) = &p.code {
-                out.insert(format!("{folder}/kernels/{}.ptx", k.name), texts[i].clone().into_bytes());
+            if let Code::Gpu(code) = &p.code {
+                out.insert(format!("{folder}/kernels/{}.ptx", k.name), code.ptx[i].clone().into_bytes());
+                if let Some(m) = &code.machine {
+                    out.insert(format!("{folder}/kernels/{}.cubin", k.name), m.cubins[i].clone());
+                }
             }
         }
         if let Code::Host(object) = &p.code {

@@ -69,7 +69,8 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
         }),
     };
     let last_decision = watch.last_decision();
-    let Watch { dumps, printed, times, reproducer, .. } = watch;
+    let Watch { dumps, printed, times, reproducer, without_cubins, .. } = watch;
+    without_cubins.iter().for_each(|d| p.warning(d));
     if let Some(dir) = &args.dump_dir {
         // Also of passes that failed, to see what they made.
         write_dumps(dir, &dumps)?;
@@ -112,7 +113,8 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
         let seconds = start.elapsed().as_secs_f64();
         for t in &manifest.targets {
             let s = t.decode.stats;
-            p.message(&format!("{:<16} {} kernels per token, {} distinct", t.name, s.launches, s.kernels));
+            let assembled = t.assembler.as_ref().map_or(String::new(), |a| format!(", machine code by {a}"));
+            p.message(&format!("{:<16} {} kernels per token, {} distinct{assembled}", t.name, s.launches, s.kernels));
         }
         let hash = &manifest.numerics.hash[..16];
         p.message(&format!("wrote {} in {seconds:.2} s, numerics {hash}", output.display()));

@@ -4,9 +4,11 @@ use super::Stop;
 use crate::args::DoctorArgs;
 use crate::cache::Cache;
 use crate::files;
+use crate::gpu;
 use crate::printer::Printer;
 use crate::target::{Class, Target};
 use ir::diag::Diagnostic;
+use runtime::assembler::Assembler;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -166,12 +168,15 @@ fn compiler() -> Check {
 }
 
 fn gpu() -> Check {
-    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|t| t.lines().next().map(String::from));
-    let found = match driver {
-        Some(line) => format!("this build has no CUDA runtime; the machine has a driver: {}", line.trim()),
-        None => "this build has no CUDA runtime".to_string(),
+    let about = match gpu::look(0) {
+        Ok(about) => about,
+        Err(d) => return Check::new("GPU", State::Missing, d.message, "code for GPUs can be compiled all the same"),
     };
-    Check::new("GPU", State::Missing, found, "code for sm_90 and sm_121 can be compiled; it runs in tests/gpu, see docs/gpu.md")
+    let found = format!("{}, driver of CUDA {}", about.name, about.driver);
+    match about.best(&Target::ALL) {
+        Ok(best) => Check::new("GPU", State::Ok, format!("{found}; runs {}", best.name()), ""),
+        Err(d) => Check::new("GPU", State::TooOld, found, d.hint),
+    }
 }
 
 /// A program of this name in a folder of PATH, or in `.tools/bin`, where `make assembler` puts it.
@@ -182,7 +187,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 fn assembler() -> Check {
-    let hint = "`make assembler` fetches it; only checks of compiled PTX need it";
+    let hint = "`make assembler` fetches it; machine code for GPUs and checks of PTX need it";
     let Some(path) = program("ptxas") else { return Check::new("assembler", State::Missing, "no ptxas", hint) };
     let out = Command::new(&path).arg("--version").output().ok();
     let text = out.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
@@ -194,21 +199,16 @@ fn assembler() -> Check {
     if old { Check::new("assembler", State::TooOld, found, hint) } else { Check::new("assembler", State::Ok, found, "") }
 }
 
-/// NVIDIA's linker of compiled PTX.
+/// NVIDIA's linker of compiled PTX, which assembles too.
 fn linker() -> Check {
-    let dirs = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let dirs: Vec<PathBuf> = std::env::split_paths(&dirs)
-        .chain(
-            ["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", ".tools/lib"].map(PathBuf::from),
-        )
-        .collect();
-    let is = |name: &str| name.starts_with("libnvJitLink.so");
-    let entries = dirs.iter().flat_map(|d| std::fs::read_dir(d).into_iter().flatten().flatten());
-    let mut found: Vec<PathBuf> = entries.filter(|e| is(&e.file_name().to_string_lossy())).map(|e| e.path()).collect();
-    found.sort();
-    match found.first() {
-        Some(path) => Check::new("nvJitLink", State::Ok, path.display().to_string(), ""),
-        None => Check::new("nvJitLink", State::Missing, "not found", "nothing needs it yet: the driver compiles PTX by itself"),
+    match Assembler::all().into_iter().find(|a| a.name.starts_with("nvJitLink")) {
+        Some(a) => Check::new("nvJitLink", State::Ok, a.name, ""),
+        None => Check::new(
+            "nvJitLink",
+            State::Missing,
+            "not found",
+            "nothing needs it: a driver compiles PTX by itself, and ptxas does as well",
+        ),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::args::{BuildArgs, RunArgs};
 use crate::artifact::{Artifact, Manifest};
 use crate::cache::{Cache, Lookup};
 use crate::emit::Code;
+use crate::gpu::{self, Choice, Place};
 use crate::options::{CompileOptions, FUSING};
 use crate::pipeline::{self, Program, Watch};
 use crate::printer::Printer;
@@ -25,6 +26,8 @@ pub struct Loaded {
     pub text: Option<Text>,
     /// What runs.
     pub program: Program,
+    /// Number of the GPU that it runs on, if it is a program for one.
+    pub gpu: u32,
     /// Where the program came from, for the report.
     pub origin: &'static str,
     /// Time it took to get the program.
@@ -41,7 +44,9 @@ enum Runner {
 
 /// Checks the options before any file is read.
 pub fn check(args: &RunArgs) -> Result<CompileOptions> {
-    let targets = match runner(args)? {
+    let runner = runner(args)?;
+    fits(runner, args)?;
+    let targets = match runner {
         Runner::Best | Runner::Interpreter => vec![],
         Runner::Named(t) if t.class() == Class::Host && !t.runs_here() => {
             return Err(t.refused_here().at("--target"));
@@ -59,6 +64,38 @@ fn runner(args: &RunArgs) -> Result<Runner> {
     })
 }
 
+/// Refuses a target that the device cannot be for, and ways of launching for what is launched by nobody.
+fn fits(runner: Runner, args: &RunArgs) -> Result<()> {
+    let on_gpu = match runner {
+        Runner::Best => args.device != Choice::Cpu,
+        Runner::Named(t) => t.class() == Class::Gpu,
+        Runner::Interpreter => false,
+    };
+    let target = args.target.as_deref().unwrap_or("host");
+    match args.device {
+        Choice::Cpu if matches!(runner, Runner::Named(t) if t.class() == Class::Gpu) => {
+            Err(Diagnostic::new("E0795", format!("the processor runs no program for `{target}`"))
+                .at("--device")
+                .hint("leave one of `--device` and `--target` out"))
+        }
+        Choice::Cuda(_) if !on_gpu => Err(Diagnostic::new("E0795", format!("a GPU runs no program for `{target}`"))
+            .at("--device")
+            .hint("leave one of `--device` and `--target` out")),
+        _ if !on_gpu => launches(args),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses `--launch` where no GPU runs the program.
+fn launches(args: &RunArgs) -> Result<()> {
+    match args.launch {
+        None => Ok(()),
+        Some(_) => Err(Diagnostic::new("E0797", "`--launch` is for GPUs: on the processor a list of launches is one call")
+            .at("--launch")
+            .hint("leave it out, or name a GPU with `--device cuda`")),
+    }
+}
+
 /// Looks at a model before the work.
 pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 
@@ -66,26 +103,43 @@ pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, p: &mut Printer) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
-    let done = |checkpoint, text, program, origin| Ok(Loaded { checkpoint, text, program, origin, time: start.elapsed() });
+    let done =
+        |checkpoint, text, program, gpu, origin| Ok(Loaded { checkpoint, text, program, gpu, origin, time: start.elapsed() });
+    // Where it runs, if it is made or exists for these targets.
+    let place = |of: &[Target], p: &mut Printer| -> Result<Place> {
+        let named = if let Runner::Named(t) = runner { Some(t) } else { None };
+        let place = match runner {
+            Runner::Interpreter => Place { target: None, gpu: 0, why: "interpreter".into() },
+            _ => gpu::place(args.device, named, of, &gpu::look)?,
+        };
+        if args.print_options {
+            p.message(&format!("device: {}", place.why));
+        }
+        if place.target.is_none_or(|t| t.class() != Class::Gpu) {
+            launches(args)?;
+        }
+        Ok(place)
+    };
     if let Source::Artifact(dir) = source {
         let artifact = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
         agree(&args.build, artifact.manifest()).map_err(|d| d.at(dir.display()))?;
         if args.print_options {
             p.message(options::of_artifact(artifact.manifest()).trim_end());
         }
+        let place = place(&artifact.targets(), p)?;
         let program = match runner {
-            Runner::Best => artifact.program(None)?,
-            Runner::Named(t) => artifact.program(Some(t))?,
             Runner::Interpreter => artifact.interpreted()?,
+            _ => artifact.program(place.target)?,
         };
         let ck = artifact.checkpoint()?;
         let text = tokenizer(&ck)?;
         look(&ck, text.as_ref())?;
-        return done(ck, text, program, "artifact");
+        return done(ck, text, program, place.gpu, "artifact");
     }
     if args.print_options {
         p.message(options::text(&args.build, &o).trim_end());
     }
+    let place = place(if cfg!(feature = "llvm") { &Target::ALL } else { &[] }, p)?;
     let ck = super::checkpoint(source, args.build.weights, p)?;
     let text = tokenizer(&ck)?; // its faults are told before the work
     look(&ck, text.as_ref())?;
@@ -94,9 +148,9 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
         let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
         let (_, plans) = planned.plans.remove(0);
-        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, "compiled");
+        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, 0, "compiled");
     }
-    let target = if let Runner::Named(t) = runner { t } else { Target::host()? };
+    let target = place.target.map_or_else(Target::host, Ok)?;
     o.targets = vec![target];
     let cache = if args.no_cache { None } else { Cache::locate(args.cache_dir.as_deref()) };
     let key = cache.as_ref().map(|_| Cache::key(&ck.table_hash(), &o, target));
@@ -110,7 +164,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         match found {
             Ok(Some(program)) => {
                 ck.fits()?; // what compiling would have looked at
-                return done(ck, text, program, "cached");
+                return done(ck, text, program, place.gpu, "cached");
             }
             Ok(None) => {}
             Err(d) => damaged = Some(d),
@@ -133,7 +187,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let message = "the compiled model is not kept in the cache: there is no home folder";
         p.warning(&Diagnostic::new("E0760", message).at("$XDG_CACHE_HOME, $HOME").hint(NO_CACHE));
     }
-    done(ck, text, compiled.programs.remove(0), "compiled")
+    done(ck, text, compiled.programs.remove(0), place.gpu, "compiled")
 }
 
 /// The tokenizer of a model.

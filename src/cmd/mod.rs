@@ -89,6 +89,7 @@ fn resolve(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
         o.embed = embed_mode(mode).unwrap_or(o.embed);
     }
     o.prefill = args.prefill_plan.unwrap_or(o.prefill);
+    o.cubins = args.cubin.unwrap_or(o.cubins);
     resolve_passes(&args.passes, &mut o)?;
     Ok(o)
 }

@@ -53,6 +53,7 @@ fn effective(args: &BuildArgs, o: &CompileOptions) -> Vec<Effective> {
     add("pass-limit", json!(passes.pass_limit), given("pass-limit", a.pass_limit.is_some()));
     add("launch-cost", json!(passes.launch_cost), "default".into());
     add("prefill-plan", json!(o.prefill.name()), given("prefill-plan", args.prefill_plan.is_some()));
+    add("cubin", json!(o.cubins.name()), given("cubin", args.cubin.is_some()));
     out
 }
 
@@ -74,6 +75,7 @@ pub fn of_artifact(m: &Manifest) -> String {
     all.push(("pass-limit", json!(o.pass_limit)));
     all.push(("launch-cost", json!(o.launch_cost)));
     all.push(("prefill-plan", json!(o.prefill_plan)));
+    all.push(("cubin", json!(o.cubin)));
     let from = || "artifact".to_string();
     table(&all.into_iter().map(|(name, value)| Effective { name: name.into(), value, from: from() }).collect::<Vec<_>>())
 }

@@ -55,12 +55,15 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
             (Input::Lines, Some(text)) => Form::of(args).first_turn(text, "Hello").map(|_| ()),
         }
     };
-    let Loaded { checkpoint, text, program, origin, time: compile } = load::load(&source, args, options, &look, p)?;
+    let Loaded { checkpoint, text, program, gpu, origin, time: compile } = load::load(&source, args, options, &look, p)?;
     let start = Instant::now();
     let engine_options = EngineOptions {
         context: args.context,
         chunk: args.prefill_chunk.map(|n| n as usize),
         threads: args.threads.map(|n| n as usize),
+        gpu,
+        launch: args.launch,
+        cubins: args.build.cubin.unwrap_or_default(),
         logits: logits.is_some(),
     };
     let engine = Engine::open(&checkpoint, &program, &engine_options, &mut |what, done, of| p.progress(what, done, of))?;

@@ -541,6 +541,15 @@ pub fn softcap(kx: &mut Kx, x: V, cap: f32) -> V {
     kx.b.select(finite, y, nan)
 }
 
+/// A token, or 0 for what is none: after a NaN the chosen token is -1, and a step that was queued before anybody looked reads it.
+fn known(kx: &mut Kx, t: V, vocab: u32) -> V {
+    let (zero, end) = (kx.b.i(0), kx.b.i(vocab as i32));
+    let below = kx.b.icmp(ICmp::Lt, t, zero);
+    let inside = kx.b.icmp(ICmp::Lt, t, end);
+    let t = kx.b.select(below, zero, t);
+    kx.b.select(inside, t, zero)
+}
+
 /// Element `i` of the token's embedding row.
 fn embed(kx: &mut Kx, id: NodeId, mode: EmbedMode, factor: f32, i: V) -> Result<V> {
     let table = kx.g.node(id).inputs[0];
@@ -549,6 +558,7 @@ fn embed(kx: &mut Kx, id: NodeId, mode: EmbedMode, factor: f32, i: V) -> Result<
     let tokens = kx.arg(ArgKey::Tokens, false);
     let tok = kx.tok;
     let t = kx.b.load(tokens, Elem::I32, tok, None);
+    let t = known(kx, t, l.rows);
     let w = super::matmul::element(kx, &l, m, t, i);
     let round = |kx: &mut Kx, v| if mode == EmbedMode::Bf16 { kx.b.round_bf16(v) } else { v };
     let w = round(kx, w);

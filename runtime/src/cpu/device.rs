@@ -157,9 +157,7 @@ impl Device for CpuDevice {
     fn write_with(&mut self, id: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
         let start = self.bytes(id, offset, len)?;
         // SAFETY: as in `write`; buffers are filled when made, so their bytes are initialised.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
-        bytes.fill(0);
-        fill(bytes);
+        fill(unsafe { std::slice::from_raw_parts_mut(start, len) });
         Ok(())
     }
 

@@ -1,9 +1,17 @@
-//! [`CudaDevice`]: buffers are device memory, modules are PTX that the driver compiles, launches go to one stream in order.
+//! [`CudaDevice`]: buffers are device memory, modules are machine code or PTX that the driver compiles, launches go to one stream in order.
 //! Every call checks its ids and offsets as the CPU's device does; a fault in a kernel is reported by the next call that waits.
 
-use super::driver::{CUdeviceptr, CUfunction, CUmodule, Gpu};
-use crate::device::{BufferId, Device, KernelHandle, KernelNames, LaunchDesc, PreparedId, check_grid_list, check_grid_y};
+use super::code::{Part, cubin_fits, ptx_fits, split};
+use super::driver::{CUdeviceptr, CUfunction, CUmodule, Call, Gpu};
+use super::graph::{Graph, Graphs, Todo};
+use super::pinned::{Pinned, Queue};
+use crate::assembler::Cubins;
+use crate::device::{
+    BufferId, Device, KernelHandle, KernelNames, LaunchDesc, LaunchMode, PreparedId, QUEUED_BYTES, Queued, Read, check_grid_list,
+    check_grid_y, staging,
+};
 use crate::memory::Available;
+use crate::weights::PIECE;
 use ir::diag::{Diagnostic, Result};
 
 /// What a new buffer holds.
@@ -25,12 +33,24 @@ pub struct CudaOptions {
     pub ordinal: u32,
     /// What new buffers hold.
     pub fill: Fill,
+    /// How lists of launches reach it.
+    pub launch: LaunchMode,
+    /// Is machine code taken, where there is some for this GPU? [`Cubins::On`] takes nothing else.
+    pub cubins: Cubins,
+    /// Kernels that wait for what is in front of them by themselves (`griddepcontrol.wait`) start before that has ended.
+    pub dependent: bool,
 }
+
+/// What the code of a kernel has that waits by itself.
+const WAIT: &str = "griddepcontrol.wait";
 
 /// One NVIDIA GPU.
 pub struct CudaDevice {
     gpu: Gpu,
-    fill: Fill,
+    options: CudaOptions,
+    queue: Queue,
+    /// Where weights are packed: while one is copied to the GPU, the other is filled.
+    staging: [Option<Pinned>; 2],
     buffers: Vec<Option<Buffer>>,
     kernels: Vec<Kernel>,
     prepared: Vec<Option<Prepared>>,
@@ -47,12 +67,15 @@ struct Kernel {
     entry: CUfunction,
     name: String,
     bufs: u32,
+    /// Its code waits for what is in front of it.
+    waits: bool,
 }
 
 struct Prepared {
     steps: Vec<Step>,
     /// Buffers that the steps use, sorted.
     buffers: Vec<BufferId>,
+    graphs: Graphs<Graph>,
 }
 
 struct Step {
@@ -70,7 +93,9 @@ impl CudaDevice {
     pub fn new(options: CudaOptions) -> Result<CudaDevice> {
         Ok(CudaDevice {
             gpu: Gpu::open(options.ordinal)?,
-            fill: options.fill,
+            options,
+            queue: Queue::default(),
+            staging: [None, None],
             buffers: vec![],
             kernels: vec![],
             prepared: vec![],
@@ -92,6 +117,30 @@ impl CudaDevice {
         Ok(b.at + offset)
     }
 
+    /// Loads machine code where some fits, else PTX.
+    fn load_part(&self, part: &Part, place: &str) -> Result<CUmodule> {
+        let (gpu, wanted) = (&self.gpu, self.options.cubins);
+        let cubin = part.cubin.filter(|(arch, _)| wanted != Cubins::Off && cubin_fits(arch, &gpu.about));
+        let first = match cubin {
+            Some((_, code)) => match gpu.load(code, "machine code", "E0469", place) {
+                Err(d) if wanted != Cubins::On => Some(d),
+                done => return done,
+            },
+            None if wanted == Cubins::On => {
+                let message = format!("there is no machine code for {}", gpu.about.name);
+                return Err(Diagnostic::new("E0469", message).at(place).hint("compile with `--cubin on`, or run PTX"));
+            }
+            None => None,
+        };
+        // Machine code of a newer assembler than the driver knows may be refused where its PTX is not.
+        let ptx = ptx_fits(part.ptx, &gpu.about).map_err(|d| d.at(place));
+        let ptx = ptx.and_then(|()| gpu.load(part.ptx.as_bytes(), "PTX", "E0443", place));
+        ptx.map_err(|d| match first {
+            Some(f) => Diagnostic { message: format!("{}\n{}", f.message, d.message), ..d },
+            None => d,
+        })
+    }
+
     fn kernel(&self, handle: KernelHandle) -> Result<&Kernel> {
         self.kernels.get(handle.0 as usize).ok_or_else(|| unknown("kernel", handle.0))
     }
@@ -108,7 +157,7 @@ fn next_id(len: usize, what: &str) -> Result<u32> {
 
 impl Device for CudaDevice {
     fn name(&self) -> String {
-        self.gpu.name.clone()
+        self.gpu.about.name.clone()
     }
 
     fn available(&self) -> Option<Available> {
@@ -124,7 +173,7 @@ impl Device for CudaDevice {
             Diagnostic { message: format!("{}; {count} buffers hold {held} bytes", d.message), ..d }
                 .hint("a shorter context or a smaller prefill chunk needs less memory")
         })?;
-        let filled = match self.fill {
+        let filled = match self.options.fill {
             // SAFETY: the allocation is that long.
             Fill::Zero => unsafe { self.gpu.fill(at, 0, size) },
             // SAFETY: as above.
@@ -152,19 +201,81 @@ impl Device for CudaDevice {
         unsafe { self.gpu.upload(at, data) }
     }
 
+    fn write_with(&mut self, id: BufferId, offset: u64, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let at = self.bytes(id, offset, len)?;
+        self.staging.swap(0, 1);
+        if self.staging[0].is_none() && len as u64 <= PIECE {
+            // Without pinned memory, which the system may limit, other memory does.
+            self.staging[0] = Pinned::new(&self.gpu, PIECE as usize).ok();
+        }
+        match &mut self.staging[0] {
+            Some(s) if len as u64 <= PIECE => {
+                fill(&mut s.memory(&self.gpu)?[..len]);
+                // SAFETY: the range was checked.
+                unsafe { s.send(&self.gpu, 0, len, at) }
+            }
+            _ => {
+                let staging = &mut staging(len)?;
+                fill(staging);
+                // SAFETY: the range was checked.
+                unsafe { self.gpu.upload(at, staging) }
+            }
+        }
+    }
+
     fn read(&mut self, id: BufferId, offset: u64, out: &mut [u8]) -> Result<()> {
         let at = self.bytes(id, offset, out.len())?;
         // SAFETY: the range was checked.
         unsafe { self.gpu.download(at, out) }
     }
 
+    fn ahead(&self) -> usize {
+        1
+    }
+
+    fn queue_write(&mut self, id: BufferId, offset: u64, data: &[u8]) -> Result<()> {
+        if !Queue::takes(data.len()) {
+            return self.write(id, offset, data);
+        }
+        let at = self.bytes(id, offset, data.len())?;
+        // SAFETY: the range was checked.
+        unsafe { self.queue.write(&self.gpu, at, data) }
+    }
+
+    fn queue_copy(&mut self, from: (BufferId, u64), to: (BufferId, u64), len: usize) -> Result<()> {
+        let (from, to) = (self.bytes(from.0, from.1, len)?, self.bytes(to.0, to.1, len)?);
+        // SAFETY: the ranges were checked.
+        unsafe { self.gpu.copy(to, from, len) }
+    }
+
+    fn queue_read(&mut self, id: BufferId, offset: u64, len: usize) -> Result<Queued> {
+        let at = self.bytes(id, offset, len)?;
+        if len > QUEUED_BYTES {
+            return Err(Diagnostic::new("E0422", format!("a read of {len} bytes is not queued: at most {QUEUED_BYTES} are")));
+        }
+        // SAFETY: the range was checked.
+        let slot = unsafe { self.queue.read(&self.gpu, at, len)? };
+        Ok(Queued(Read::Slot(slot, len)))
+    }
+
+    fn finish(&mut self, read: Queued) -> Result<Vec<u8>> {
+        match read.0 {
+            Read::Done(bytes) => Ok(bytes),
+            Read::Slot(slot, len) => {
+                let unknown = || Diagnostic::new("E0421", format!("read {slot} was not begun on this device"));
+                self.queue.finish(&self.gpu, slot, len).ok_or_else(unknown)?
+            }
+        }
+    }
+
     fn load_module(&mut self, code: &[u8], names: &KernelNames<'_>) -> Result<Vec<KernelHandle>> {
-        let text = std::str::from_utf8(code).map_err(|_| Diagnostic::new("E0443", "PTX is not text").at(names.place))?;
-        let parts = super::split(text);
+        let parts = split(code).map_err(|d| d.at(names.place))?;
         let first_module = self.modules.len();
-        for (name, ptx) in &parts {
+        for part in &parts {
+            let name = part.name;
             let place = if name.is_empty() { names.place.to_string() } else { format!("{}, kernel `{name}`", names.place) };
-            self.modules.push(self.gpu.load(ptx, &place)?);
+            let module = self.load_part(part, &place)?;
+            self.modules.push(module);
         }
         next_id(self.kernels.len() + names.kernels.len(), "kernel")?;
         let first = self.kernels.len();
@@ -172,14 +283,15 @@ impl Device for CudaDevice {
         for sig in names.kernels {
             // The text of that name, or any that has no name.
             let mut entry = None;
-            for ((name, _), module) in parts.iter().zip(&self.modules[first_module..]) {
+            for (Part { name, ptx, .. }, module) in parts.iter().zip(&self.modules[first_module..]) {
                 if entry.is_none() && (name.is_empty() || *name == sig.name) {
                     // SAFETY: modules are unloaded when the device is dropped.
-                    entry = unsafe { self.gpu.function(*module, sig.name)? };
+                    entry = unsafe { self.gpu.function(*module, sig.name)? }.map(|f| (f, ptx.contains(WAIT)));
                 }
             }
             let missing = || Diagnostic::new("E0407", format!("no kernel `{}`", sig.name)).at(names.place);
-            found.push(Kernel { entry: entry.ok_or_else(missing)?, name: sig.name.to_string(), bufs: sig.bufs });
+            let (entry, waits) = entry.ok_or_else(missing)?;
+            found.push(Kernel { entry, name: sig.name.to_string(), bufs: sig.bufs, waits });
         }
         self.kernels.extend(found);
         Ok((first..self.kernels.len()).map(|i| KernelHandle(i as u32)).collect())
@@ -201,35 +313,56 @@ impl Device for CudaDevice {
         }
         buffers.sort_unstable();
         buffers.dedup();
-        self.prepared.push(Some(Prepared { steps, buffers }));
+        // What is run next has its weights.
+        self.staging.iter_mut().filter_map(Option::take).for_each(|s| s.close(&self.gpu));
+        self.prepared.push(Some(Prepared { steps, buffers, graphs: Graphs::default() }));
         Ok(id)
     }
 
     fn release(&mut self, id: PreparedId) -> Result<()> {
         match self.prepared.get_mut(id.0 as usize).and_then(Option::take) {
-            Some(_) => Ok(()),
+            Some(mut list) => {
+                list.graphs.drain().for_each(|g| g.close(&self.gpu));
+                Ok(())
+            }
             None => Err(unknown("prepared list", id.0)),
         }
     }
 
     unsafe fn run(&mut self, id: PreparedId, grid_y: &[u32]) -> Result<()> {
-        let prepared = self.prepared.get(id.0 as usize).and_then(Option::as_ref);
-        let prepared = prepared.ok_or_else(|| unknown("prepared list", id.0))?;
-        check_grid_list(grid_y.len(), prepared.steps.len())?;
-        for (index, step) in prepared.steps.iter().enumerate() {
-            let y = grid_y.get(index).copied().unwrap_or(step.grid[1]);
-            check_grid_y(index, &self.kernels[step.kernel.0 as usize].name, y)?;
+        let prepared = self.prepared.get_mut(id.0 as usize).and_then(Option::as_mut);
+        let Prepared { steps, graphs, .. } = prepared.ok_or_else(|| unknown("prepared list", id.0))?;
+        check_grid_list(grid_y.len(), steps.len())?;
+        let ys: Vec<u32> = (0..steps.len()).map(|i| grid_y.get(i).copied().unwrap_or(steps[i].grid[1])).collect();
+        let (mut todo, mut old) = (Todo::Launch, None);
+        if self.options.launch == LaunchMode::Graph {
+            (todo, old) = graphs.todo(&ys);
         }
-        self.gpu.begin()?;
-        for (index, step) in prepared.steps.iter().enumerate() {
-            let kernel = &self.kernels[step.kernel.0 as usize];
-            let y = grid_y.get(index).copied().unwrap_or(step.grid[1]);
-            if y > 0 {
-                // SAFETY: the buffers exist, because `free` refuses those of a prepared list; the rest is the caller's promise.
-                unsafe { self.gpu.launch(kernel.entry, [step.grid[0], y], step.threads, &step.args, &kernel.name)? };
+        old.into_iter().for_each(|g| g.close(&self.gpu));
+        if todo != Todo::Replay {
+            let mut calls = vec![];
+            for (index, (step, &y)) in steps.iter().zip(&ys).enumerate() {
+                let Kernel { entry, name, waits, .. } = &self.kernels[step.kernel.0 as usize];
+                check_grid_y(index, name, y)?;
+                if y > 0 {
+                    let dependent = self.options.dependent && *waits;
+                    let grid = [step.grid[0], y];
+                    calls.push(Call { entry: *entry, name, grid, threads: step.threads, args: &step.args, dependent });
+                }
             }
+            if todo == Todo::Launch || calls.is_empty() {
+                self.gpu.begin()?;
+                // SAFETY: the buffers exist, because `free` refuses those of a prepared list; the rest is the caller's promise.
+                return calls.iter().try_for_each(|c| unsafe { self.gpu.launch(c) });
+            }
+            // SAFETY: as above; the graph is given back with the list.
+            graphs.keep(unsafe { Graph::capture(&self.gpu, &calls)? });
         }
-        Ok(())
+        match graphs.last() {
+            // SAFETY: as above.
+            Some(graph) => unsafe { graph.launch(&self.gpu) },
+            None => Ok(()),
+        }
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -239,6 +372,12 @@ impl Device for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        let _ = self.gpu.sync();
+        for mut list in self.prepared.drain(..).flatten() {
+            list.graphs.drain().for_each(|g| g.close(&self.gpu));
+        }
+        self.queue.close(&self.gpu);
+        self.staging.iter_mut().filter_map(Option::take).for_each(|s| s.close(&self.gpu));
         for b in self.buffers.iter().flatten() {
             // SAFETY: it came from `alloc`; nothing uses it after the device.
             let _ = unsafe { self.gpu.free(b.at) };

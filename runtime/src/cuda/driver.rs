@@ -1,6 +1,7 @@
 //! The few calls of the CUDA driver that a device needs, each with its error as a diagnostic. Only entry points that every
 //! driver of CUDA 12 has: one that is missing would panic in cudarc.
 
+use super::code::{driver_fits, refused};
 use cudarc::driver::sys;
 use ir::diag::{Diagnostic, Result};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -16,15 +17,32 @@ pub struct Gpu {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: CUstream,
-    /// Product name and compute capability: `NVIDIA H200 (sm_90)`.
-    pub name: String,
+    /// What it is.
+    pub about: About,
+}
+
+/// A launch with its addresses.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// The kernel.
+    pub entry: CUfunction,
+    /// Its name, for errors.
+    pub name: &'a str,
+    /// Blocks.
+    pub grid: [u32; 2],
+    /// Threads of a block.
+    pub threads: u32,
+    /// One address a parameter.
+    pub args: &'a [CUdeviceptr],
+    /// It may start before the kernel in front of it has ended: it waits by itself.
+    pub dependent: bool,
 }
 
 // SAFETY: driver objects may be used from any thread; every call makes the context current on the thread it is on.
 unsafe impl Send for Gpu {}
 
 /// `Ok` if the driver said so; otherwise what was being done and what the driver says.
-fn check(result: sys::CUresult, code: &'static str, what: &str) -> Result<()> {
+pub(super) fn check(result: sys::CUresult, code: &'static str, what: &str) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -40,35 +58,62 @@ fn check(result: sys::CUresult, code: &'static str, what: &str) -> Result<()> {
     Err(Diagnostic::new(code, format!("CUDA driver: {what}: {name}{about}")))
 }
 
+/// What the driver tells of a GPU before it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Product name and architecture: `NVIDIA H200 (sm_90)`.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (u32, u32),
+    /// Version of CUDA that the driver has: 12080 is 12.8.
+    pub driver: u32,
+}
+
+/// Looks at GPU number `ordinal`. Without a driver or a GPU this is an error that says so.
+pub fn about(ordinal: u32) -> Result<About> {
+    find(ordinal).map(|(_, about)| about)
+}
+
+fn find(ordinal: u32) -> Result<(sys::CUdevice, About)> {
+    // SAFETY: loads the driver's library, if there is one.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Diagnostic::new("E0440", "there is no CUDA driver on this machine (libcuda.so.1 was not found)")
+            .hint("run on the CPU, or install NVIDIA's driver"));
+    }
+    let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
+    // SAFETY: the library is there; every pointer is to a place of the type that the call fills.
+    unsafe {
+        check(sys::cuInit(0), "E0441", "it does not start")?;
+        let (mut count, mut version, mut device) = (0, 0, 0);
+        check(sys::cuDriverGetVersion(&mut version), "E0441", "asking for its version")?;
+        check(sys::cuDeviceGetCount(&mut count), "E0441", "counting GPUs")?;
+        if ordinal >= count {
+            return Err(Diagnostic::new("E0441", format!("there is no GPU number {ordinal}: the driver knows {count}")));
+        }
+        check(sys::cuDeviceGet(&mut device, ordinal), "E0441", "opening the GPU")?;
+        let mut name = [0 as c_char; 128];
+        check(sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, device), "E0441", "naming the GPU")?;
+        let mut cc = [0; 2];
+        for (value, attribute) in cc.iter_mut().zip([
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        ]) {
+            check(sys::cuDeviceGetAttribute(value, attribute, device), "E0441", "asking for its capability")?;
+        }
+        let name = format!("{} (sm_{}{})", CStr::from_ptr(name.as_ptr()).to_string_lossy(), cc[0], cc[1]);
+        let [major, minor] = cc.map(|n| u32::try_from(n).unwrap_or(0));
+        Ok((device, About { name, capability: (major, minor), driver: u32::try_from(version).unwrap_or(0) }))
+    }
+}
+
 impl Gpu {
     /// Opens GPU number `ordinal`.
     pub fn open(ordinal: u32) -> Result<Gpu> {
-        // SAFETY: loads the driver's library, if there is one.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(Diagnostic::new("E0440", "there is no CUDA driver on this machine (libcuda.so.1 was not found)")
-                .hint("run on the CPU, or install NVIDIA's driver"));
-        }
-        let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
-        let mut gpu = Gpu { device: 0, context: null_mut(), stream: null_mut(), name: String::new() };
-        // SAFETY: the library is there; every pointer is to a place of the type that the call fills.
+        let (device, about) = find(ordinal)?;
+        driver_fits(&about)?;
+        let mut gpu = Gpu { device, context: null_mut(), stream: null_mut(), about };
+        // SAFETY: places for a context and a stream.
         unsafe {
-            check(sys::cuInit(0), "E0441", "it does not start")?;
-            let mut count = 0;
-            check(sys::cuDeviceGetCount(&mut count), "E0441", "counting GPUs")?;
-            if ordinal >= count {
-                return Err(Diagnostic::new("E0441", format!("there is no GPU number {ordinal}: the driver knows {count}")));
-            }
-            check(sys::cuDeviceGet(&mut gpu.device, ordinal), "E0441", "opening the GPU")?;
-            let mut name = [0 as c_char; 128];
-            check(sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, gpu.device), "E0441", "naming the GPU")?;
-            let mut cc = [0; 2];
-            for (value, attribute) in cc.iter_mut().zip([
-                sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            ]) {
-                check(sys::cuDeviceGetAttribute(value, attribute, gpu.device), "E0441", "asking for its capability")?;
-            }
-            gpu.name = format!("{} (sm_{}{})", CStr::from_ptr(name.as_ptr()).to_string_lossy(), cc[0], cc[1]);
             check(sys::cuDevicePrimaryCtxRetain(&mut gpu.context, gpu.device), "E0441", "making a context")?;
             gpu.enter()?;
             // CU_STREAM_NON_BLOCKING: nothing on other streams is waited for.
@@ -156,10 +201,11 @@ impl Gpu {
         waited
     }
 
-    /// Compiles PTX; an error has the driver's log.
-    pub fn load(&self, ptx: &str, place: &str) -> Result<CUmodule> {
+    /// Loads PTX, compiling it, or machine code; `what` is which, for errors, which have the driver's log.
+    pub fn load(&self, image: &[u8], what: &str, code: &'static str, place: &str) -> Result<CUmodule> {
         self.enter()?;
-        let image = CString::new(ptx).map_err(|_| Diagnostic::new("E0443", "PTX has no zero bytes").at(place))?;
+        // PTX ends with a zero byte; after machine code one does no harm.
+        let image = [image, &[0]].concat();
         let mut log = vec![0u8; LOG_BYTES];
         let mut module = null_mut();
         let mut options = [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
@@ -168,12 +214,7 @@ impl Gpu {
         // SAFETY: image ends with a zero byte; options and values are as many as stated; the log is as long as stated.
         let loaded =
             unsafe { sys::cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr()) };
-        check(loaded, "E0443", "loading PTX").map_err(|d| {
-            let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
-            let log = String::from_utf8_lossy(&log[..end]);
-            let message = if log.trim().is_empty() { d.message.clone() } else { format!("{}\n{}", d.message, log.trim()) };
-            Diagnostic { message, ..d }.at(place).hint("the PTX is for another GPU, or newer than the driver; see the log above")
-        })?;
+        check(loaded, code, &format!("loading {what}")).map_err(|d| refused(d, &log, place))?;
         Ok(module)
     }
 
@@ -204,22 +245,55 @@ impl Gpu {
         check(unsafe { sys::cuModuleUnload(module) }, "E0442", "unloading a module")
     }
 
-    /// Queues a launch of blocks of `threads` threads.
+    /// Queues a launch.
     ///
     /// # Safety
     /// The kernel takes these pointers, and stays inside the allocations behind them.
-    pub unsafe fn launch(&self, f: CUfunction, grid: [u32; 2], threads: u32, args: &[CUdeviceptr], name: &str) -> Result<()> {
-        let mut params: Vec<*mut c_void> = args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
-        // SAFETY: one pointer to an argument for each parameter; the driver copies them before it returns.
-        let queued = unsafe {
-            sys::cuLaunchKernel(f, grid[0], grid[1], 1, threads, 1, 1, 0, self.stream, params.as_mut_ptr(), null_mut())
+    pub unsafe fn launch(&self, call: &Call) -> Result<()> {
+        let mut params: Vec<*mut c_void> = call.args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let mut serialization = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        check(queued, "E0444", "launching a kernel").map_err(|d| d.at(name))
+        let config = sys::CUlaunchConfig {
+            gridDimX: call.grid[0],
+            gridDimY: call.grid[1],
+            gridDimZ: 1,
+            blockDimX: call.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.stream,
+            attrs: &mut serialization,
+            numAttrs: u32::from(call.dependent),
+        };
+        // SAFETY: one pointer to an argument for each parameter; the driver copies them and the configuration before it returns.
+        let queued = unsafe { sys::cuLaunchKernelEx(&config, call.entry, params.as_mut_ptr(), null_mut()) };
+        check(queued, "E0444", "launching a kernel").map_err(|d| d.at(call.name))
     }
 
     /// Makes the context current for a list of launches.
     pub fn begin(&self) -> Result<()> {
         self.enter()
+    }
+
+    /// The stream that all work goes to.
+    pub(super) fn stream(&self) -> CUstream {
+        self.stream
+    }
+
+    /// Queues a copy between buffers.
+    ///
+    /// # Safety
+    /// Both ranges are inside live allocations.
+    pub unsafe fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<()> {
+        self.enter()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) }, "E0442", "copying between buffers")
     }
 
     /// Waits for all queued work; a fault in a kernel is reported here.
