@@ -21,20 +21,43 @@ pub struct Schedule {
     pub ahead: u32,
     /// Blocks of a matmul, at most, each with more tiles; 0 for no limit.
     pub most_blocks: u32,
+    /// Rows of a chunk that a block of 8 warps multiplies on integer matrix units, where a matrix lies so that it can: 16, 32 or
+    /// 64; 0 for none. Matmuls then stand alone in their kernels.
+    pub mma: u32,
 }
 
 impl Schedule {
     /// One lane per row in SIMD registers; one warp per block.
-    pub const HOST: Schedule =
-        Schedule { warps: 1, chain_lanes: 1, vec: 1, tiles: 16, stages: 0, min_blocks: 0, tokens: 1, ahead: 0, most_blocks: 0 };
+    pub const HOST: Schedule = Schedule {
+        warps: 1,
+        chain_lanes: 1,
+        vec: 1,
+        tiles: 16,
+        stages: 0,
+        min_blocks: 0,
+        tokens: 1,
+        ahead: 0,
+        most_blocks: 0,
+        mma: 0,
+    };
     /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
-    pub const GPU: Schedule =
-        Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 0, min_blocks: 4, tokens: 1, ahead: 72, most_blocks: 528 };
+    pub const GPU: Schedule = Schedule {
+        warps: 4,
+        chain_lanes: 4,
+        vec: 4,
+        tiles: 1,
+        stages: 0,
+        min_blocks: 4,
+        tokens: 1,
+        ahead: 72,
+        most_blocks: 528,
+        mma: 0,
+    };
 
     /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
     pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
-    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ahead: 0, ..Schedule::GPU };
+    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ahead: 0, mma: 32, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {
@@ -45,24 +68,25 @@ impl Schedule {
             && (self.stages == 0 || (2..=8).contains(&self.stages))
             && [1, 2, 4, 8].contains(&self.tokens)
             && self.ahead <= 256
-            && (self.most_blocks == 0 || (32..=1 << 16).contains(&self.most_blocks));
+            && (self.most_blocks == 0 || (32..=1 << 16).contains(&self.most_blocks))
+            && [0, 16, 32, 64].contains(&self.mma);
         if ok { Ok(()) } else { Err(format!("not a schedule: {self:?}")) }
     }
 }
 
 impl std::fmt::Display for Schedule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks } = self;
-        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{most_blocks}")
+        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks, mma } = self;
+        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{most_blocks}/{mma}")
     }
 }
 
 impl Schedule {
-    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/most_blocks.
+    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/most_blocks/mma.
     pub fn parse(text: &str) -> Option<Schedule> {
         let n: Vec<u32> = text.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks] = n[..] else { return None };
-        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks };
+        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks, mma] = n[..] else { return None };
+        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, most_blocks, mma };
         s.check().is_ok().then_some(s)
     }
 }
