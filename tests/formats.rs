@@ -25,8 +25,8 @@ const FROM: usize = 2;
 const SCHEDULES: [Schedule; 4] = [
     Schedule::HOST,
     Schedule::GPU,
-    Schedule { warps: 2, chain_lanes: 2, vec: 2, tiles: 2, stages: 0, min_blocks: 0, tokens: 4, ahead: 40, most_blocks: 0 },
-    Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 3, min_blocks: 0, tokens: 2, ahead: 0, most_blocks: 32 },
+    Schedule { warps: 2, chain_lanes: 2, vec: 2, tiles: 2, stages: 0, min_blocks: 0, tokens: 4, ahead: 40, most_blocks: 0, mma: 0 },
+    Schedule { warps: 4, chain_lanes: 4, vec: 4, tiles: 1, stages: 3, min_blocks: 0, tokens: 2, ahead: 0, most_blocks: 32, mma: 0 },
 ];
 
 fn meant(g: &Graph, source: &Made) -> Vec<f32> {
