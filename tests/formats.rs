@@ -37,6 +37,7 @@ const SCHEDULES: [Schedule; 4] = [
         row_warps: 8,
         split: 2,
         most_blocks: 0,
+        mma: 0,
     },
     Schedule {
         warps: 4,
@@ -50,6 +51,7 @@ const SCHEDULES: [Schedule; 4] = [
         row_warps: 2,
         split: 4,
         most_blocks: 32,
+        mma: 0,
     },
 ];
 

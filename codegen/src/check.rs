@@ -172,6 +172,10 @@ impl Check<'_> {
                 self.wants(Ty::I32, &[*a, *b, *acc])?;
                 vec![Ty::I32]
             }
+            Op::Mma { .. } => {
+                self.wants(Ty::I32, &op.operands())?;
+                vec![Ty::I32; 4]
+            }
             Op::Load { mem, elem, idx, pred } => {
                 self.mem(*mem)?;
                 self.want(*idx, Ty::I32)?;

@@ -1,7 +1,7 @@
 //! Byte dot products: every combination of signs, of uniform and varying operands, of known small bytes.
 
 mod common;
-use codegen::{HostIsa, host_assembly};
+use codegen::{HostIsa, Target, host_assembly, ptx};
 use common::*;
 use ir::kernel::build::Builder;
 use ir::kernel::*;
@@ -80,6 +80,52 @@ fn dots_are_simd() {
         }
         for op in not {
             assert_eq!(n(op), 0, "{op} on {}", isa.name());
+        }
+    }
+}
+
+/// Matrix products of a warp: every combination of signs, operands that differ from lane to lane and operands that do not.
+#[test]
+fn products_of_matrices_are_exact() {
+    let mut b = Builder::new("products", 2);
+    let (x, y) = (b.buf("x", false), b.buf("y", true));
+    let (lane, warp, row) = (b.lane(), b.warp(), b.block_x());
+    let base = b.mul_c(row, 320);
+    let at = b.int(IntOp::Add, base, lane);
+    let v: Vec<V> = (0..10)
+        .map(|i| {
+            let at = b.add_c(at, 32 * i);
+            b.load(x, Elem::I32, at, None)
+        })
+        .collect();
+    let u = b.load(x, Elem::I32, base, None);
+    let small = b.int_c(IntOp::And, v[4], 0x0f0f_0f0f);
+    let mut out = vec![];
+    for (s, t) in [(false, false), (false, true), (true, false), (true, true)] {
+        out.extend(b.mma(s, t, [v[0], v[1], v[2], v[3]], [v[4], v[5]], [v[6], v[7], v[8], v[9]]));
+        out.extend(b.mma(s, t, [v[0], u, v[2], lane], [small, v[5]], [v[6], u, v[8], v[9]]));
+        out.extend(b.mma(s, t, [u, u, u, u], [u, u], [u, u, u, u]));
+        out.extend(b.mma(s, t, [v[0], v[1], v[2], v[3]], [u, u], [u, v[7], lane, u]));
+    }
+    let n = out.len() as i32;
+    let at = b.mul_c(row, 2);
+    let at = b.int(IntOp::Add, at, warp);
+    let at = b.mul_c(at, 32 * n);
+    let at = b.int(IntOp::Add, at, lane);
+    for (i, v) in out.into_iter().enumerate() {
+        let at = b.add_c(at, 32 * i as i32);
+        b.store(y, Elem::I32, at, v, None);
+    }
+    let k = b.finish();
+    let mut r = Rng(11);
+    let extreme = [0u32, 0x7f7f_7f7f, 0x8080_8080, 0xffff_ffff, 0x80ff_7f01, 0x0180_ff7f, 0x0f0f_0f0f, 0xff00_ff00];
+    let xs: Vec<u32> = (0..320 * 12).map(|i| if i < 320 * 4 { extreme[r.u32() as usize % 8] } else { r.u32() }).collect();
+    check(&k, [12, 1], &[ints(xs), vec![0; 12 * 2 * 32 * 4 * n as usize]]);
+    for t in [Target::Sm90, Target::Sm121] {
+        let text = &ptx(&[&k], t).unwrap()[0];
+        for kinds in ["s32.u8.u8.s32", "s32.u8.s8.s32", "s32.s8.u8.s32", "s32.s8.s8.s32"] {
+            let name = format!("mma.sync.aligned.m16n8k32.row.col.{kinds}");
+            assert_eq!(text.matches(&name).count(), 4, "{name} in\n{text}");
         }
     }
 }

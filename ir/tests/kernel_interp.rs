@@ -331,3 +331,47 @@ fn nan_results_are_the_one_nan() {
     run(&parse(text).unwrap(), [1, 1], &mut bufs, &RunOptions::default()).unwrap();
     assert_eq!(unwords(&bufs[1]), [0x7fc0_0000; 32]);
 }
+
+/// The place of every number of a matrix product, against a product of whole matrices.
+#[test]
+fn matrix_products() {
+    for (sa, sb) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut b = Builder::new("mma", 1);
+        let (x, out) = (b.buf("x", false), b.buf("out", true));
+        let lane = b.lane();
+        let v: Vec<V> = (0..10)
+            .map(|i| {
+                let at = b.add_c(lane, 32 * i);
+                b.load(x, Elem::I32, at, None)
+            })
+            .collect();
+        let r = b.mma(sa, sb, [v[0], v[1], v[2], v[3]], [v[4], v[5]], [v[6], v[7], v[8], v[9]]);
+        for (i, r) in r.into_iter().enumerate() {
+            let at = b.add_c(lane, 32 * i as i32);
+            b.store(out, Elem::I32, at, r, None);
+        }
+        let mut rng = Rng(9);
+        let ins: Vec<u32> = (0..320).map(|_| rng.bits() as u32).collect();
+        let mut bufs = vec![words(&ins), vec![0; 512]];
+        run(&b.finish(), [1, 1], &mut bufs, &RunOptions::checked(1)).unwrap_or_else(|d| panic!("{d:?}"));
+        let got = unwords(&bufs[1]);
+        let byte = |reg: usize, lane: usize, i: usize, s: bool| {
+            let v = ins[32 * reg + lane].to_le_bytes()[i];
+            if s { i64::from(v as i8) } else { i64::from(v) }
+        };
+        for row in 0..16 {
+            for column in 0..8 {
+                let sum: i64 = (0..32)
+                    .map(|k| {
+                        let (t, half) = (k % 16 / 4, k / 16);
+                        let a = byte(row / 8 + 2 * half, row % 8 * 4 + t, k % 4, sa);
+                        a * byte(4 + half, column * 4 + t, k % 4, sb)
+                    })
+                    .sum();
+                let (i, lane) = (row / 8 * 2 + column % 2, row % 8 * 4 + column / 2);
+                let want = ins[32 * (6 + i) + lane].wrapping_add(sum as u32);
+                assert_eq!(got[32 * i + lane], want, "row {row}, column {column}, signs {sa} {sb}");
+            }
+        }
+    }
+}

@@ -55,6 +55,8 @@ const BROKEN: &[(&str, &str, &str)] = &[
     ("E0120", "result %9 is bool, expected i32", "%9:bool = load.u8 buf.x[%0]"),
     ("E0121", "a load of 3 results", "%9 %10 %11 = load.f32 buf.x[%2]"),
     ("E0121", "2 results, expected 1", "%9 %10 = iadd %0 %1"),
+    ("E0121", "3 results, expected 4", "%9 %10 %11 = mma.su %0 %1 %2 %0 %1 %2 %0 %1 %2 %0"),
+    ("E0119", "operand %3 is f32, expected i32", "%9 %10 %11 %12 = mma.uu %0 %1 %2 %0 %1 %2 %0 %1 %2 %3"),
     ("E0121", "0 results, expected 1", "iadd %0 %1"),
     ("E0121", "1 results, expected 0", "%9 = barrier"),
     ("E0121", "0 results, expected 1", "for %10 in %2 carry %11 = %0 {\nyield %11\n}"),

@@ -7,7 +7,7 @@ use crate::options::Options;
 use crate::pass::{Effect, Module, Pass, PassCx};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
-use ir::graph::{Graph, Stage};
+use ir::graph::{Graph, NodeId, Stage};
 use std::collections::BTreeMap;
 
 /// Stages of one launch at most.
@@ -18,7 +18,7 @@ pub const MAX_STAGES: usize = 3;
 pub struct Candidate {
     /// Stages that must run in an earlier launch; all before this one.
     pub waits: Vec<usize>,
-    /// Leading rows; only equal ones share a launch.
+    /// Leading rows, and how a block computes them; only equal ones share a launch.
     pub rows: u8,
     /// Shares with none.
     pub solo: bool,
@@ -76,8 +76,8 @@ fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().filter(|x| b.binary_search(x).is_ok()).count()
 }
 
-/// The stages of a graph as candidates.
-pub fn candidates(g: &Graph, stages: &[Stage]) -> Vec<Candidate> {
+/// The stages of a graph as candidates. `apart`: exact matmuls share launches with one another only.
+pub fn candidates(g: &Graph, stages: &[Stage], apart: bool) -> Vec<Candidate> {
     let mut stored = BTreeMap::new();
     for (i, s) in stages.iter().enumerate() {
         for &id in &s.stores {
@@ -94,7 +94,9 @@ pub fn candidates(g: &Graph, stages: &[Stage]) -> Vec<Candidate> {
             let mut nodes: Vec<u32> = s.nodes.iter().map(|n| n.0).collect();
             nodes.sort_unstable();
             let solo = s.nodes.iter().any(|&n| matches!(g.node(n).op, Op::Attention { .. } | Op::Argmax));
+            let exact = |&n: &NodeId| matches!(g.node(n).op, Op::QLinear { .. } | Op::QExpertLinear { .. });
             let rows = s.stores.iter().map(|&n| rows_of(g, n) as u8).max().unwrap_or(0);
+            let rows = if apart && s.nodes.iter().any(exact) { rows | 0x80 } else { rows };
             Candidate { waits, rows, solo, nodes, shared: of_stage(g, &s.nodes) }
         })
         .collect()
@@ -135,7 +137,7 @@ impl Pass for MergeLaunches {
         let g = &mut m.graph;
         let stages = g.stages_or_default();
         let (mut order, mut launches) = (vec![], vec![]);
-        for launch in group(&candidates(g, &stages), max) {
+        for launch in group(&candidates(g, &stages, cx.options.schedule.mma > 0), max) {
             let names: Vec<&str> = launch.iter().map(|&i| stages[i].name.as_str()).collect();
             let take = launch.len() == 1 || cx.decide(format!("launch {} together", names.join(" + ")));
             for (k, i) in launch.into_iter().enumerate() {

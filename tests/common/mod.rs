@@ -81,7 +81,7 @@ pub fn prefill(graph: &Graph, options: &Options) -> Plan {
 
 /// Both plans; that for one token has no tiles.
 pub fn phases(graph: &Graph, options: &Options) -> Phases {
-    let one = Options { schedule: Schedule { tokens: 1, ..options.schedule }, ..options.clone() };
+    let one = Options { schedule: Schedule { tokens: 1, mma: 0, ..options.schedule }, ..options.clone() };
     Phases::join(plan(graph, &one), Some(prefill(graph, options)))
 }
 

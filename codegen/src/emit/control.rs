@@ -45,6 +45,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
             Op::Load { .. } => self.load(inst),
             Op::Store { .. } => self.store(inst),
             Op::Copy { .. } => self.copy(inst),
+            Op::Mma { .. } => self.mma(inst),
             op => {
                 let v = self.pure(op)?;
                 self.set(inst.results[0], v)
@@ -150,6 +151,13 @@ impl<'c, 'k> Emitter<'c, 'k> {
 
     fn pipeline(&mut self, inst: &'k Inst) -> Res {
         if self.is_gpu() { self.gpu_pipeline(inst) } else { self.host_pipeline(inst) }
+    }
+
+    fn mma(&mut self, inst: &Inst) -> Res {
+        let Op::Mma { a_signed, b_signed, a, b, acc } = &inst.op else { return Err("not a matrix product".into()) };
+        let signed = [*a_signed, *b_signed];
+        let out = if self.is_gpu() { self.gpu_mma(signed, a, b, acc)? } else { self.host_mma(signed, a, b, acc)? };
+        inst.results.iter().zip(out).try_for_each(|(&r, v)| self.set(r, v))
     }
 
     fn load(&mut self, inst: &Inst) -> Res {

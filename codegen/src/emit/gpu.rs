@@ -151,6 +151,22 @@ impl<'c, 'k> Emitter<'c, 'k> {
         Ok(r)
     }
 
+    /// `mma.sync` on bytes.
+    pub(super) fn gpu_mma(&self, signed: [bool; 2], a: &[V; 4], b: &[V; 2], acc: &[V; 4]) -> Res<[Val<'c>; 4]> {
+        let kinds = match signed {
+            [true, true] => "s8",
+            [true, false] => "s8.u8",
+            [false, true] => "u8.s8",
+            [false, false] => "u8",
+        };
+        let name = format!("llvm.nvvm.mma.m16n8k32.row.col.{kinds}");
+        let args = a.iter().chain(b).chain(acc).map(|&v| self.first(&self.val(v)?)).collect::<Res<Vec<_>>>()?;
+        let all = self.call_any(&name, &[], &args)?.try_as_basic_value();
+        let ValueKind::Basic(BasicValueEnum::StructValue(all)) = all else { return Err("a matrix product gives four".into()) };
+        let part = |i| -> Res<Val<'c>> { Ok(Val::One(self.b.build_extract_value(all, i, "")?)) };
+        Ok([part(0)?, part(1)?, part(2)?, part(3)?])
+    }
+
     /// `bar.sync 0`
     pub(super) fn gpu_barrier(&self) -> Res {
         self.call_any("llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[self.ci(0).into()])?;

@@ -155,6 +155,25 @@ impl Block<'_> {
                     }
                 }
             }
+            Op::Mma { a_signed, b_signed, a, b, acc } => {
+                // Out of whole matrices: rows of A, columns of B.
+                let vals = &self.vals[w];
+                let byte = |x: u32, i: usize, s: bool| {
+                    if s { i64::from(x.to_le_bytes()[i] as i8) } else { i64::from(x.to_le_bytes()[i]) }
+                };
+                let at =
+                    |row: usize, k: usize| byte(vals[a[row / 8 + k / 16 * 2].idx()][row % 8 * 4 + k % 16 / 4], k % 4, *a_signed);
+                let bt = |k: usize, col: usize| byte(vals[b[k / 16].idx()][col * 4 + k % 16 / 4], k % 4, *b_signed);
+                let mut out = [[0u32; LANES]; 4];
+                for row in 0..16 {
+                    for col in 0..8 {
+                        let (i, l) = (row / 8 * 2 + col % 2, row % 8 * 4 + col / 2);
+                        let sum: i64 = (0..32).map(|k| at(row, k) * bt(k, col)).sum();
+                        out[i][l] = vals[acc[i].idx()][l].wrapping_add(sum as u32);
+                    }
+                }
+                i.results.iter().zip(out).for_each(|(r, x)| self.vals[w][r.idx()] = x);
+            }
             op => {
                 let r = std::array::from_fn(|l| self.pure(w, l, op));
                 self.vals[w][i.results[0].idx()] = r;

@@ -273,6 +273,11 @@ impl Gen {
         let y = if small { b.int_c(IntOp::And, y, 0x0f0f_0f0f) } else { y };
         let r = b.dp4a(s, t, x, y, acc);
         self.ints.push((r, u && w && a, v && z && c));
+        if self.r.below(3) == 0 {
+            let [d, e, f, g, h] = [(); 5].map(|()| self.int().0);
+            let all = self.b.mma(s, t, [x, d, y, e], [y, f], [acc, g, h, r]);
+            self.ints.extend(all.map(|v| (v, false, false)));
+        }
     }
 
     fn scoped<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {

@@ -281,6 +281,11 @@ impl Builder {
         let op = Op::Dp4a { a_signed, b_signed, a, b, acc };
         self.pure(10, a_signed as u8 * 2 + b_signed as u8, &[a.0, b.0, acc.0], op, Ty::I32)
     }
+    /// `acc + A · B` of a warp (see [`Op::Mma`]).
+    pub fn mma(&mut self, a_signed: bool, b_signed: bool, a: [V; 4], b: [V; 2], acc: [V; 4]) -> [V; 4] {
+        let r = self.push(Op::Mma { a_signed, b_signed, a, b, acc }, &[Ty::I32; 4]);
+        [r[0], r[1], r[2], r[3]]
+    }
     /// The value of lane `lane ^ mask`.
     pub fn shuffle_xor(&mut self, a: V, mask: u32) -> V {
         let t = self.ty(a);

@@ -233,6 +233,21 @@ pub enum Op {
         /// Accumulator.
         acc: V,
     },
+    /// `acc + A · B` of a whole warp, wrapping: A has 16 rows of 32 bytes, B 32 bytes of 8 columns, each signed or not. Byte `b`
+    /// of lane `4r + t` holds, in `a[i]`, row `r + 8·(i % 2)` of A at `16·(i / 2) + 4t + b`; in `b[i]`, column `r` of B at
+    /// `16·i + 4t + b`. Accumulator and result `i` are row `r + 8·(i / 2)`, column `2t + i % 2`.
+    Mma {
+        /// Bytes of `a` are signed.
+        a_signed: bool,
+        /// Bytes of `b` are signed.
+        b_signed: bool,
+        /// Four packed bytes each, lowest first.
+        a: [V; 4],
+        /// Four packed bytes each, lowest first.
+        b: [V; 2],
+        /// Accumulators.
+        acc: [V; 4],
+    },
     /// Reads results.len() (1, 2 or 4) consecutive elements at element index `idx` (a multiple of that number).
     /// A lane whose predicate is false touches no memory and reads zeros.
     Load {
@@ -416,6 +431,7 @@ impl Op {
                 vec![*a, *b]
             }
             Op::Fma(a, b, c) | Op::Select(a, b, c) | Op::Dp4a { a, b, acc: c, .. } => vec![*a, *b, *c],
+            Op::Mma { a, b, acc, .. } => a.iter().chain(b).chain(acc).copied().collect(),
             Op::RoundEven(a)
             | Op::RoundBf16(a)
             | Op::BitsToF(a)

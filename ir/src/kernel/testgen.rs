@@ -253,6 +253,12 @@ impl Gen {
                 let c = self.int();
                 let v = self.b.dp4a(s, t, a, b, c);
                 self.pool.ints.push(v);
+                if self.rng.one_in(3) {
+                    let args = [(); 7].map(|()| self.int());
+                    let [d, e, f, g, h, i, j] = args;
+                    let all = self.b.mma(s, t, [a, b, c, d], [e, f], [g, h, i, j]);
+                    self.pool.ints.extend(all);
+                }
             }
             3 => {
                 let op = self.rng.pick(&[ICmp::Eq, ICmp::Ne, ICmp::Lt, ICmp::Le]);

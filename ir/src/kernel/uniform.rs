@@ -90,6 +90,7 @@ impl Cx<'_> {
                     _ => self.join(&[*a, *b]),
                 }
             }
+            Op::Mma { .. } => Lane,
             Op::ShuffleXor(a, _) => match self.u[a.idx()] {
                 Affine(_) => Lane,
                 u => u,

@@ -43,6 +43,7 @@ impl Pass for Fuse {
 
     fn run(&self, m: &mut Module, cx: &mut PassCx<'_>) -> Result<bool> {
         let o = cx.options;
+        let off = rules::off(o);
         let w = Weights::new(o.launch_cost, o.rows, o.schedule.tokens, per_launch(o));
         let mut solved: BTreeMap<Problem, (String, Found)> = BTreeMap::new();
         let mut stages = vec![];
@@ -53,7 +54,7 @@ impl Pass for Fuse {
             }
             let same_as = solved.get(&p).map(|(name, _)| name.clone());
             if same_as.is_none() {
-                let found = solve(&p, &w, &cx.options.rules_off)?;
+                let found = solve(&p, &w, &off)?;
                 cx.stat("regions-solved", 1);
                 cx.stat("choices-evaluated", found.evaluated);
                 cx.stat("enodes", found.offer.enodes);
@@ -67,10 +68,10 @@ impl Pass for Fuse {
             cx.stat("regions", 1);
             cx.stat("stages", chosen.kernels.len() as u64);
             cx.stat("nodes", region.nodes.len() as u64);
-            for (rule, n) in explain::used(&p, &chosen, &cx.options.rules_off) {
+            for (rule, n) in explain::used(&p, &chosen, &off) {
                 cx.stat(&format!("used.{rule}"), n);
             }
-            for line in explain::region(&m.graph, &region, &p, found, &chosen, same_as.as_deref(), &cx.options.rules_off) {
+            for line in explain::region(&m.graph, &region, &p, found, &chosen, same_as.as_deref(), &off) {
                 cx.explain(line);
             }
             stages.extend(to_stages(&m.graph, &region, &chosen));

@@ -3,6 +3,7 @@
 //! A pair that no rule names is never fused.
 
 use super::lang::Kind;
+use crate::options::Options;
 use egg::{Pattern, Rewrite, SymbolLang};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -182,6 +183,18 @@ fn build() -> Vec<Rule> {
         vec![gate(Kind::Matmul), gate(Kind::Linear)],
     );
     rules
+}
+
+/// The rules that are not used: those that a person switched off, and, where matmuls are computed on matrix units, alone in
+/// their kernels, those that would join one with something.
+pub fn off(o: &Options) -> BTreeSet<String> {
+    let joins = |r: &&Rule| {
+        let matmul = |k: Kind| matches!(k, Kind::Matmul | Kind::ExpertMatmul);
+        r.patterns.iter().any(|(_, joined)| joined.contains(&format!("({} ", Kind::Matmul.symbol())))
+            || r.edges.iter().any(|&(consumer, _, producer)| matmul(consumer) || matmul(producer))
+    };
+    let apart = rules().iter().filter(|r| o.schedule.mma > 0 && joins(r));
+    o.rules_off.iter().cloned().chain(apart.map(|r| r.name.clone())).collect()
 }
 
 /// All rules.

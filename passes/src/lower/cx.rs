@@ -91,6 +91,26 @@ pub fn chain_lanes(s: &Schedule, order: ReductionOrder) -> u32 {
     [4, 2].into_iter().find(|&n| n <= s.chain_lanes && order.lanes.is_multiple_of(n)).unwrap_or(1)
 }
 
+/// How a target with this schedule packs a matrix whose units are summed in `order`.
+pub fn layout(g: &Graph, s: &Schedule, weight: NodeId, order: ReductionOrder) -> Result<MatrixLayout> {
+    let n = g.node(weight);
+    let format = match n.ty.elem {
+        GElem::Affine { bits, group, scales } => Some(Format::Affine { bits, group, scales }),
+        _ => n.ty.dtype().map(Format::Plain),
+    };
+    let (Some(format), [.., rows, cols]) = (format, n.ty.shape.as_slice()) else {
+        return Err(Diagnostic::new("E0611", "expected a matrix of weights").at(&n.name));
+    };
+    if !cols.is_multiple_of(format.unit()) {
+        let m = format!("no kernel for rows of {cols} weights: they are read {} at a time", format.unit());
+        return Err(Diagnostic::new("E0617", m).at(&n.name));
+    }
+    let stack = if n.ty.shape.len() == 3 { n.ty.shape[0] } else { 1 };
+    // Lanes that share a row have equally many chains.
+    let chain_lanes = chain_lanes(s, order);
+    Ok(MatrixLayout { format, stack, rows: *rows, cols: *cols, order, chain_lanes, vec: s.vec })
+}
+
 impl<'a> Kx<'a> {
     /// Starts a kernel whose blocks compute `tile` rows each; values per output lie `OUTPUT_FROM` rows into the chunk.
     pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, tile: u32, needs: Vec<Vec<u32>>) -> Self {
@@ -271,22 +291,7 @@ impl<'a> Kx<'a> {
 
     /// How this target packs a matrix whose units are summed in `order`.
     pub fn layout(&self, weight: NodeId, order: ReductionOrder) -> Result<MatrixLayout> {
-        let n = self.g.node(weight);
-        let format = match n.ty.elem {
-            GElem::Affine { bits, group, scales } => Some(Format::Affine { bits, group, scales }),
-            _ => n.ty.dtype().map(Format::Plain),
-        };
-        let (Some(format), [.., rows, cols]) = (format, n.ty.shape.as_slice()) else {
-            return Err(Diagnostic::new("E0611", "expected a matrix of weights").at(&n.name));
-        };
-        if !cols.is_multiple_of(format.unit()) {
-            let m = format!("no kernel for rows of {cols} weights: they are read {} at a time", format.unit());
-            return Err(Diagnostic::new("E0617", m).at(&n.name));
-        }
-        let stack = if n.ty.shape.len() == 3 { n.ty.shape[0] } else { 1 };
-        // Lanes that share a row have equally many chains.
-        let chain_lanes = chain_lanes(&self.s, order);
-        Ok(MatrixLayout { format, stack, rows: *rows, cols: *cols, order, chain_lanes, vec: self.s.vec })
+        layout(self.g, &self.s, weight, order)
     }
 
     /// Is this block the first of its stage (the one that stores values computed by all)?

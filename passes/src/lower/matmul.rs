@@ -355,7 +355,7 @@ fn unit_words(kx: &mut Kx, l: &MatrixLayout, share: &Share, mem: Mem, at: V) -> 
 }
 
 /// The numbers of a packed word, in ascending order.
-fn numbers(b: &mut Builder, dtype: Dtype, word: V) -> Vec<V> {
+pub(super) fn numbers(b: &mut Builder, dtype: Dtype, word: V) -> Vec<V> {
     match dtype {
         Dtype::F32 => vec![b.float(word)],
         Dtype::F16 => vec![math::f16_low(b, word), math::f16_high(b, word)],

@@ -5,6 +5,7 @@ mod attention;
 mod cx;
 mod heads;
 mod matmul;
+mod mma;
 mod route;
 mod rows;
 pub mod schedule;
@@ -14,7 +15,7 @@ mod stage;
 use cx::{ArgKey, Kx};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
-use ir::graph::{Graph, NodeId, Rows};
+use ir::graph::{Graph, NodeId, Rows, Stage};
 use ir::kernel::{IntOp, Kernel};
 use ir::layout::MatrixLayout;
 use ir::math::Arith;
@@ -30,8 +31,7 @@ pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
     let mut plan = Plan::default();
     let mut known: BTreeMap<String, u32> = BTreeMap::new();
     for launch in g.launches_or_default() {
-        let parts: Vec<stage::Part> =
-            launch.iter().map(|&i| stage::Part::new(g, s, &stages[i as usize])).collect::<Result<_>>()?;
+        let parts = parts(g, s, &stages, &launch)?;
         let name = parts.iter().map(|p| p.stage.name.as_str()).collect::<Vec<_>>().join("+");
         let rows = parts[0].rows;
         if parts.iter().any(|p| p.rows != rows) {
@@ -58,9 +58,20 @@ pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
     Ok(plan)
 }
 
+/// The stages of a launch. Its blocks have one number of rows: either all compute on matrix units, or none.
+fn parts<'a>(g: &Graph, s: &Schedule, stages: &'a [Stage], launch: &[u32]) -> Result<Vec<stage::Part<'a>>> {
+    let of = |s: &Schedule| launch.iter().map(|&i| stage::Part::new(g, s, &stages[i as usize])).collect::<Result<Vec<_>>>();
+    let parts = of(s)?;
+    let on_units = parts.iter().filter(|p| p.on_matrix_units().is_some()).count();
+    if on_units == 0 || on_units == parts.len() { Ok(parts) } else { of(&Schedule { mma: 0, ..*s }) }
+}
+
 /// What each part needs of shared memory with so many rows a block.
 fn needs(g: &Graph, parts: &[stage::Part], tile: u32) -> Vec<Vec<u32>> {
     let of = |p: &stage::Part| {
+        if let Some((_, bytes)) = p.on_matrix_units() {
+            return vec![bytes];
+        }
         let one = shared::of_stage(g, &p.stage.nodes);
         // Others go from row to row.
         if p.tiled { one.into_iter().map(|bytes| bytes * tile).collect() } else { one }
@@ -73,6 +84,9 @@ fn tile(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> u32 {
     if let Some(rows) = parts.iter().find_map(stage::Part::tile_rows) {
         return rows;
     }
+    if let Some((rows, _)) = parts[0].on_matrix_units() {
+        return rows;
+    }
     let most = if parts.iter().any(|p| p.tiled) { s.tokens } else { 1 };
     let fits = |t: &u32| shared::pooled(&needs(g, parts, *t)) <= shared::SHARED_BUDGET;
     [8, 4, 2].into_iter().filter(|t| *t <= most).find(fits).unwrap_or(1)
@@ -83,7 +97,8 @@ fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Ke
     // A row beside a matmul of many blocks makes do with their warps: more would stand idle in all of them.
     let most = parts.iter().map(|p| p.grid_x).max().unwrap_or(1);
     let warps = parts.iter().filter(|p| most <= 32 || p.grid_x > 32).map(|p| p.warps).max().unwrap_or(1);
-    let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
+    let min_blocks = if parts[0].on_matrix_units().is_some() { s.min_blocks.min(mma::BLOCKS) } else { s.min_blocks };
+    let mut kx = Kx::new(g, Schedule { min_blocks, ..*s }, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
     let bx = kx.b.block_x();
     if let [part] = parts {
         kx.begin_part();

@@ -141,7 +141,7 @@ impl RowCx {
     }
 
     /// The planes of a quantized node: of this block, or from memory.
-    fn qrow(&mut self, kx: &mut Kx, id: NodeId) -> Result<QRow> {
+    pub fn qrow(&mut self, kx: &mut Kx, id: NodeId) -> Result<QRow> {
         if let Some(q) = self.quant.get(&id) {
             return Ok(*q);
         }

@@ -25,6 +25,9 @@ pub struct Schedule {
     pub split: u32,
     /// Blocks of a matmul, at most, each with more tiles; 0 for no limit.
     pub most_blocks: u32,
+    /// Rows of a chunk that a block of 8 warps multiplies on integer matrix units, where a matrix lies so that it can: 16, 32 or
+    /// 64; 0 for none. Matmuls then stand alone in their kernels.
+    pub mma: u32,
 }
 
 impl Schedule {
@@ -41,6 +44,7 @@ impl Schedule {
         row_warps: 1,
         split: 1,
         most_blocks: 0,
+        mma: 0,
     };
     /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
     pub const GPU: Schedule = Schedule {
@@ -55,12 +59,13 @@ impl Schedule {
         row_warps: 16,
         split: 4,
         most_blocks: 528,
+        mma: 0,
     };
 
     /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
     pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
-    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ahead: 0, split: 1, ..Schedule::GPU };
+    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ahead: 0, split: 1, mma: 32, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {
@@ -73,26 +78,33 @@ impl Schedule {
             && self.ahead <= 256
             && [1, 2, 4].contains(&self.split)
             && [1, 2, 4, 8, 16, 32].contains(&self.row_warps)
-            && (self.most_blocks == 0 || (32..=1 << 16).contains(&self.most_blocks));
+            && (self.most_blocks == 0 || (32..=1 << 16).contains(&self.most_blocks))
+            && [0, 16, 32, 64].contains(&self.mma);
         if ok { Ok(()) } else { Err(format!("not a schedule: {self:?}")) }
     }
 }
 
 impl std::fmt::Display for Schedule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks } = self;
-        write!(f, "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{row_warps}/{split}/{most_blocks}")
+        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma } =
+            self;
+        write!(
+            f,
+            "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{row_warps}/{split}/{most_blocks}/{mma}"
+        )
     }
 }
 
 impl Schedule {
-    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/row_warps/split/most_blocks.
+    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/row_warps/split/most_blocks/mma.
     pub fn parse(text: &str) -> Option<Schedule> {
         let n: Vec<u32> = text.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks] = n[..] else {
+        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma] = n[..]
+        else {
             return None;
         };
-        let s = Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks };
+        let s =
+            Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma };
         s.check().is_ok().then_some(s)
     }
 }

@@ -2,16 +2,17 @@
 
 use super::attention::tiles::{self, Tile};
 use super::attention::{self, Shape, parts};
-use super::cx::{Kx, Memo, chain_lanes, is_row_op, pinned};
+use super::cx::{Kx, Memo, chain_lanes, is_row_op, layout, pinned};
 use super::heads::{HeadCx, head_dim};
 use super::matmul::Matrix;
 use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
-use super::{blocks, clip, route, scaled, stage_rows};
+use super::{blocks, clip, mma, route, scaled, stage_rows};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
 use ir::kernel::{Elem, IntOp, Mem, V};
+use ir::layout::MatrixLayout;
 use ir::math::{self, Arith};
 use ir::order::ReductionOrder;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,8 @@ enum Family {
     Heads { dim: u32, heads: u32, per_block: u32 },
     /// Rows of a matmul with elementwise work after it; `ranks` experts one after the other along x.
     Matmul { tiles: u32, per_block: u32, ranks: u32 },
+    /// Rows of a matmul for many tokens, on matrix units.
+    Mma { tile: mma::Tile, l: MatrixLayout },
     /// All experts' logits, then the choice: one block.
     Route,
     /// A block per query head.
@@ -117,7 +120,12 @@ impl<'a> Part<'a> {
         let split = split(g, s, &matmuls, lanes);
         let tile_rows = 32 / lanes / split;
         let mut warps = s.warps;
-        let family = if let Some(dim) = head {
+        let rows = stage_rows(g, &stage.stores);
+        let on_units = on_matrix_units(g, s, stage, rows)?;
+        let family = if let Some((tile, l)) = on_units {
+            warps = mma::WARPS;
+            Family::Mma { tile, l }
+        } else if let Some(dim) = head {
             let width = tail
                 .iter()
                 .map(|&id| match g.node(id).op {
@@ -185,6 +193,7 @@ impl<'a> Part<'a> {
             Family::Rows | Family::Route | Family::Argmax => 1,
             Family::Heads { heads, per_block, .. } => heads / per_block,
             Family::Matmul { tiles, per_block, ranks } => blocks(tiles, per_block) * ranks,
+            Family::Mma { tile, l } => blocks(l.tiles(), tile.tiles()),
             Family::Attention(shape) => shape.heads,
             Family::Parts(shape) => parts::grid(&shape),
             Family::Join(shape) => parts::join_grid(s, &shape),
@@ -192,7 +201,7 @@ impl<'a> Part<'a> {
         };
         let tiled = matches!(family, Family::Tiles(..))
             || !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
-        Ok(Part { stage, grid_x, warps, rows: stage_rows(g, &stage.stores), tiled, family, prologue, matmuls, epilogue, split })
+        Ok(Part { stage, grid_x, warps, rows, tiled, family, prologue, matmuls, epilogue, split })
     }
 
     /// Rows of a block, if it is no choice.
@@ -219,6 +228,14 @@ impl<'a> Part<'a> {
             epilogue,
             split: 1,
         })
+    }
+
+    /// Rows of a block on matrix units, and the shared memory that it needs, if it computes there.
+    pub fn on_matrix_units(&self) -> Option<(u32, u32)> {
+        match self.family {
+            Family::Mma { tile, l } => Some((tile.rows, tile.bytes(&l))),
+            _ => None,
+        }
     }
 
     fn stored(&self, among: &[NodeId]) -> Vec<NodeId> {
@@ -248,6 +265,7 @@ impl<'a> Part<'a> {
             Family::Join(shape) => return parts::join(kx, &shape, bx),
             Family::Tiles(shape, tile) => return tiles::tiles(kx, &shape, tile, bx),
             Family::Argmax => return route::argmax(kx, self.stage.nodes[0]),
+            Family::Mma { tile, l } => return self.products(kx, bx, tile, l),
             Family::Rows => {
                 let t = kx.b.b(true);
                 return RowCx::new(&self.prologue, false, &[]).run(kx, &self.stored(&self.prologue), t);
@@ -311,6 +329,26 @@ impl<'a> Part<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The matmul of a block on matrix units.
+    fn products(&self, kx: &mut Kx, bx: V, tile: mma::Tile, l: MatrixLayout) -> Result<()> {
+        let id = self.matmuls[0];
+        let mat = Matrix { mem: self.matrix(kx, id)?.mem, l, split: 1 };
+        let first = kx.b.mul_c(bx, tile.tiles() as i32);
+        let base = kx.b.i(0);
+        let block = mma::Block { tile, mat: &mat, first, base };
+        let mut rows = RowCx::default();
+        let x = |kx: &mut Kx, row: V| {
+            kx.go_to(row);
+            rows.qrow(kx, kx.g.node(id).inputs[0])
+        };
+        for p in block.products(kx, x)? {
+            let there = kx.go_to(p.row);
+            let pred = kx.and(there, p.exists);
+            kx.store_value(id, p.column, p.value, pred);
+        }
+        Ok(())
     }
 
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
@@ -562,6 +600,16 @@ fn split(g: &Graph, s: &Schedule, matmuls: &[NodeId], lanes: u32) -> u32 {
     };
     let fewest: u32 = matmuls.iter().map(most).min().unwrap_or(1).max(1);
     1 << fewest.ilog2()
+}
+
+/// The tile and the layout of a stage that computes on matrix units: one quantized matmul of tokens whose rows lie in memory.
+fn on_matrix_units(g: &Graph, s: &Schedule, stage: &Stage, rows: Rows) -> Result<Option<(mma::Tile, MatrixLayout)>> {
+    let [id] = stage.nodes[..] else { return Ok(None) };
+    if s.mma == 0 || rows != Rows::Tokens || !matches!(g.node(id).op, Op::QLinear { .. }) {
+        return Ok(None);
+    }
+    let l = layout(g, s, g.node(id).inputs[1], order_of(g, id)?)?;
+    Ok(mma::Tile::of(&l, s).map(|t| (t, l)))
 }
 
 /// Stores one element of each row of the block into an array of `width` elements a row.

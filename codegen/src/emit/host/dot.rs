@@ -13,6 +13,27 @@ impl<'c> Emitter<'c, '_> {
     /// `acc + Σ a.byte[i] * b.byte[i]`
     pub(in crate::emit) fn host_dot(&mut self, signed: [bool; 2], ops: [V; 2], acc: V) -> Res<Val<'c>> {
         let (a, b, acc) = (self.val(ops[0])?, self.val(ops[1])?, self.val(acc)?);
+        self.dot_of(signed, ops, [a, b], acc)
+    }
+
+    /// `acc + A · B` of the warp: every lane's four sums, eight words each, out of what other lanes have.
+    pub(in crate::emit) fn host_mma(&mut self, signed: [bool; 2], a: &[V; 4], b: &[V; 2], acc: &[V; 4]) -> Res<[Val<'c>; 4]> {
+        let mut out = [0; 4].map(|_| Val::One(self.ci(0).into()));
+        for (i, out) in out.iter_mut().enumerate() {
+            let mut sum = self.val(acc[i])?;
+            for k in 0..8 {
+                let ops = [a[i / 2 + k / 4 * 2], b[k / 4]];
+                let x = self.permuted(&self.val(ops[0])?, std::array::from_fn(|l| l / 4 * 4 + k % 4))?;
+                let y = self.permuted(&self.val(ops[1])?, std::array::from_fn(|l| 4 * (2 * (l % 4) + i % 2) + k % 4))?;
+                sum = self.dot_of(signed, ops, [x, y], sum)?;
+            }
+            *out = Val::Many(self.many(&sum)?);
+        }
+        Ok(out)
+    }
+
+    /// The dot product of words that are those of `ops`, perhaps of other lanes.
+    fn dot_of(&mut self, signed: [bool; 2], ops: [V; 2], [a, b]: [Val<'c>; 2], acc: Val<'c>) -> Res<Val<'c>> {
         if let (Val::One(x), Val::One(y)) = (&a, &b) {
             let dot = self.dot_scalar(signed, [x.into_int_value(), y.into_int_value()])?;
             return Ok(match acc {

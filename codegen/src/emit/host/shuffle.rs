@@ -9,7 +9,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// Lane l gets what lane `from[l]` has.
-    fn permuted(&self, a: &Val<'c>, from: [usize; LANES]) -> Res<Val<'c>> {
+    pub(super) fn permuted(&self, a: &Val<'c>, from: [usize; LANES]) -> Res<Val<'c>> {
         Ok(match a {
             Val::One(_) => a.clone(),
             Val::Offsets(base, offs) => self.lanes(*base, from.map(|f| offs[f]))?,

@@ -25,6 +25,7 @@ pub(super) enum D {
     IToF(S, S),
     FToI(S, S),
     Dp4a { signs: u8, d: S, a: S, b: S, acc: S },
+    Mma { signs: u8, d: S, a: [S; 4], b: [S; 2], acc: [S; 4] },
     ShuffleXor(S, S, u8),
     ShuffleIdx(S, S, S),
     Load { mem: Mem, elem: Elem, n: u8, d: S, idx: S, pred: S },
@@ -296,6 +297,10 @@ impl Cx<'_> {
             Op::Dp4a { a_signed, b_signed, a, b, acc } => {
                 let signs = u8::from(*a_signed) * 2 + u8::from(*b_signed);
                 D::Dp4a { signs, d, a: s(a), b: s(b), acc: s(acc) }
+            }
+            Op::Mma { a_signed, b_signed, a, b, acc } => {
+                let signs = u8::from(*a_signed) * 2 + u8::from(*b_signed);
+                D::Mma { signs, d, a: a.each_ref().map(s), b: b.each_ref().map(s), acc: acc.each_ref().map(s) }
             }
             Op::ShuffleXor(a, mask) => D::ShuffleXor(d, s(a), *mask as u8),
             Op::ShuffleIdx(a, src) => D::ShuffleIdx(d, s(a), s(src)),

@@ -136,6 +136,17 @@ fn step(d: &D, r: &mut [Reg], cx: &mut Ctx<'_, '_>) -> Check {
             2 => lanes!(r, d, [x = a, y = b, z = acc] dot(x, y, z, s8v, u8v)),
             _ => lanes!(r, d, [x = a, y = b, z = acc] dot(x, y, z, s8v, s8v)),
         },
+        D::Mma { signs, d, a, b, acc } => {
+            let (a, b) = (a.map(|s| r[s as usize]), b.map(|s| r[s as usize]));
+            let acc = acc.map(|s| r[s as usize]);
+            let out = &mut r[*d as usize..*d as usize + 4];
+            match signs {
+                0 => mma(out, &a, &b, &acc, u8v, u8v),
+                1 => mma(out, &a, &b, &acc, u8v, s8v),
+                2 => mma(out, &a, &b, &acc, s8v, u8v),
+                _ => mma(out, &a, &b, &acc, s8v, s8v),
+            }
+        }
         D::ShuffleXor(d, a, m) => {
             let x = r[*a as usize];
             let out = &mut r[*d as usize];
@@ -177,6 +188,28 @@ fn s8v(x: u32, i: u32) -> i32 {
 fn dot(x: u32, y: u32, acc: u32, a: impl Fn(u32, u32) -> i32, b: impl Fn(u32, u32) -> i32) -> u32 {
     let p = a(x, 0) * b(y, 0) + a(x, 1) * b(y, 1) + a(x, 2) * b(y, 2) + a(x, 3) * b(y, 3);
     acc.wrapping_add(p as u32)
+}
+
+/// A product of a warp: see [`crate::kernel::Op::Mma`] for what lies where.
+#[inline(always)]
+fn mma(
+    out: &mut [Reg],
+    a: &[Reg; 4],
+    b: &[Reg; 2],
+    acc: &[Reg; 4],
+    av: impl Fn(u32, u32) -> i32 + Copy,
+    bv: impl Fn(u32, u32) -> i32 + Copy,
+) {
+    for (i, out) in out.iter_mut().enumerate() {
+        for lane in 0..LANES {
+            let (row, column) = (lane / 4, 2 * (lane % 4) + i % 2);
+            let mut sum = acc[i][lane];
+            for k in 0..8 {
+                sum = dot(a[i / 2 + k / 4 * 2][4 * row + k % 4], b[k / 4][4 * column + k % 4], sum, av, bv);
+            }
+            out[lane] = sum;
+        }
+    }
 }
 
 #[inline(always)]

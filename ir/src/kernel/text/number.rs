@@ -25,6 +25,7 @@ fn visit(b: &mut Block, f: &mut impl FnMut(&mut V, Role)) {
             Op::Fma(a, b, c) | Op::Select(a, b, c) | Op::Dp4a { a, b, acc: c, .. } => {
                 [a, b, c].into_iter().for_each(|v| f(v, Use));
             }
+            Op::Mma { a, b, acc, .. } => a.iter_mut().chain(b).chain(acc).for_each(|v| f(v, Use)),
             Op::RoundEven(a)
             | Op::RoundBf16(a)
             | Op::BitsToF(a)

@@ -390,6 +390,13 @@ impl Parser<'_> {
                 b: self.value()?,
                 acc: self.value()?,
             },
+            "mma.ss" | "mma.su" | "mma.us" | "mma.uu" => Op::Mma {
+                a_signed: name.as_bytes()[4] == b's',
+                b_signed: name.as_bytes()[5] == b's',
+                a: [self.value()?, self.value()?, self.value()?, self.value()?],
+                b: [self.value()?, self.value()?],
+                acc: [self.value()?, self.value()?, self.value()?, self.value()?],
+            },
             "shuffle.xor" => {
                 let a = self.value()?;
                 Op::ShuffleXor(a, self.c.int("mask", 0, i64::from(u32::MAX))? as u32)

@@ -186,6 +186,10 @@ impl Printer<'_> {
                 let sign = |s: bool| if s { 's' } else { 'u' };
                 self.put(format_args!("dp4a.{}{}", sign(*a_signed), sign(*b_signed)));
             }
+            Op::Mma { a_signed, b_signed, .. } => {
+                let sign = |s: bool| if s { 's' } else { 'u' };
+                self.put(format_args!("mma.{}{}", sign(*a_signed), sign(*b_signed)));
+            }
             Op::ShuffleXor(a, mask) => {
                 self.put(format_args!("shuffle.xor %{} {mask}", a.0));
                 return;
