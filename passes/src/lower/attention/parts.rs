@@ -251,18 +251,22 @@ fn one_block(kx: &mut Kx, shape: &Shape, kv_head: V, s: V, block: &KeyBlock, [qu
     });
     kx.b.barrier();
     for t in 0..count.div_ceil(warps) {
-        let vs = next;
-        next = if (t + 1) * warps < count { ask(kx, t + 1) } else { vec![] };
+        let vs = std::mem::take(&mut next);
         let (vec, share, there) = item(kx, t);
         let heads = group / shares;
         let first = kx.b.mul_c(share, heads as i32);
         let at = kx.b.mul_c(first, KV_BLOCK as i32);
         let mut o = vec![f0; heads as usize];
-        for (k, vs) in vs.chunks(4).enumerate() {
+        let n = if heads > 8 { 2 } else { 4 };
+        for (k, vs) in vs.chunks(n).enumerate() {
+            if k * n == KV_BLOCK as usize / 2 && (t + 1) * warps < count {
+                // As soon as there are registers.
+                next = ask(kx, t + 1);
+            }
             let p: Vec<Vec<V>> = (0..heads)
                 .map(|h| {
-                    let at = kx.b.add_c(at, (h * KV_BLOCK) as i32 + 4 * k as i32);
-                    kx.b.load_n(weights, Elem::F32, at, 4, None)
+                    let at = kx.b.add_c(at, (h * KV_BLOCK) as i32 + (n * k) as i32);
+                    kx.b.load_n(weights, Elem::F32, at, n, None)
                 })
                 .collect();
             for (u, &v) in vs.iter().enumerate() {
@@ -289,7 +293,9 @@ fn scores(kx: &mut Kx, shape: &Shape, block: &KeyBlock, queries: Mem, chains: Me
     let (group, lanes, run, lane) = (shape.group(), order.dot.lanes, shape.run(), kx.b.lane());
     let keys = kx.arg(ArgKey::Keys(kv), false);
     let shares = divisor(group, kx.b.warps() / lanes);
-    let (heads, ahead) = (group / shares, divisor(run, AHEAD));
+    let heads = group / shares;
+    // Many heads take registers of their own.
+    let ahead = divisor(run, if heads > 4 { AHEAD / 2 } else { AHEAD });
     let n = if ahead.is_multiple_of(4) { 4 } else { 1 };
     let f0 = kx.b.f(0.0);
     // A key that is not visible may never have been written: one that is takes its place, and its score is not used.
