@@ -379,53 +379,15 @@ impl RowCx {
         }
         let first = dst[0].0;
         self.units(kx, width / group, |this, kx, unit| {
-            let vecs = group / 32;
             let mut vals = vec![];
-            let mut amax = None;
-            for h in 0..vecs {
+            for h in 0..group / 32 {
                 let at = kx.b.mul_c(unit, group as i32);
                 let lane = kx.b.lane();
                 let at = kx.b.iadd(at, lane);
                 let i = kx.b.add_c(at, (h * 32) as i32);
-                let v = this.eval(kx, x, i, &mut Memo::new())?;
-                vals.push((i, v));
-                let bits = kx.b.bits(v);
-                let a = kx.b.int_c(IntOp::And, bits, i32::MAX);
-                amax = Some(match amax {
-                    None => a,
-                    Some(m) => kx.b.int(IntOp::Max, m, a),
-                });
+                vals.push((i, this.eval(kx, x, i, &mut Memo::new())?));
             }
-            let amax = kx.butterfly(amax.unwrap_or(unit), |b, p, q| b.int(IntOp::Max, p, q));
-            let math::quant::Group { scale, inv, ok, .. } = math::quant::group_exponent(&mut kx.b, amax);
-            let (mut sum, mut low) = (None, None);
-            for (i, v) in vals {
-                let q = math::quant::quantize(&mut kx.b, v, inv, ok);
-                let (hi, mid, lo) = math::quant::planes(&mut kx.b, q);
-                let low16 = kx.b.int_c(IntOp::And, q, 0xffff);
-                sum = Some(sum.map_or(q, |s| kx.b.iadd(s, q)));
-                low = Some(low.map_or(low16, |s| kx.b.iadd(s, low16)));
-                for (d, pred) in &dst {
-                    let at = kx.b.iadd(d.base, i);
-                    for (p, byte) in [hi, mid, lo].into_iter().enumerate() {
-                        let at = kx.b.add_c(at, (p as u32 * width) as i32);
-                        kx.b.store(d.mem, Elem::U8, at, byte, *pred);
-                    }
-                }
-            }
-            let sum = kx.butterfly(sum.unwrap_or(unit), |b, p, q| b.iadd(p, q));
-            let low = kx.butterfly(low.unwrap_or(unit), |b, p, q| b.iadd(p, q));
-            let s = kx.b.i_to_f(sum);
-            let corr = kx.b.mul_c(low, 128);
-            let lane = kx.b.lane();
-            let lane0 = kx.is_zero(lane);
-            for (d, pred) in &dst {
-                let p = kx.and(Some(lane0), *pred);
-                for (k, (v, elem)) in [(scale, Elem::F32), (s, Elem::F32), (corr, Elem::I32)].into_iter().enumerate() {
-                    let at = d.meta(kx, k as u32, unit);
-                    kx.b.store(d.mem, elem, at, v, p);
-                }
-            }
+            quantize_group(kx, &dst, unit, &vals);
             Ok(())
         })?;
         kx.b.barrier();
@@ -439,6 +401,46 @@ impl QRow {
         let base = kx.b.lshr(self.base, 2);
         let at = kx.b.iadd(base, group);
         kx.b.add_c(at, (3 * self.width / 4 + k * (self.width / self.group)) as i32)
+    }
+}
+
+/// Quantizes group `unit` of a row, the elements `(index, value)` of a warp, to each of `dst` where its predicate holds.
+pub fn quantize_group(kx: &mut Kx, dst: &[(QRow, Option<V>)], unit: V, vals: &[(V, V)]) {
+    let mut amax = None;
+    for &(_, v) in vals {
+        let bits = kx.b.bits(v);
+        let a = kx.b.int_c(IntOp::And, bits, i32::MAX);
+        amax = Some(amax.map_or(a, |m| kx.b.int(IntOp::Max, m, a)));
+    }
+    let amax = kx.butterfly(amax.unwrap_or(unit), |b, p, q| b.int(IntOp::Max, p, q));
+    let math::quant::Group { scale, inv, ok, .. } = math::quant::group_exponent(&mut kx.b, amax);
+    let (mut sum, mut low) = (None, None);
+    for &(i, v) in vals {
+        let q = math::quant::quantize(&mut kx.b, v, inv, ok);
+        let (hi, mid, lo) = math::quant::planes(&mut kx.b, q);
+        let low16 = kx.b.int_c(IntOp::And, q, 0xffff);
+        sum = Some(sum.map_or(q, |s| kx.b.iadd(s, q)));
+        low = Some(low.map_or(low16, |s| kx.b.iadd(s, low16)));
+        for (d, pred) in dst {
+            let at = kx.b.iadd(d.base, i);
+            for (p, byte) in [hi, mid, lo].into_iter().enumerate() {
+                let at = kx.b.add_c(at, (p as u32 * d.width) as i32);
+                kx.b.store(d.mem, Elem::U8, at, byte, *pred);
+            }
+        }
+    }
+    let sum = kx.butterfly(sum.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+    let low = kx.butterfly(low.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+    let s = kx.b.i_to_f(sum);
+    let corr = kx.b.mul_c(low, 128);
+    let lane = kx.b.lane();
+    let lane0 = kx.is_zero(lane);
+    for (d, pred) in dst {
+        let p = kx.and(Some(lane0), *pred);
+        for (k, (v, elem)) in [(scale, Elem::F32), (s, Elem::F32), (corr, Elem::I32)].into_iter().enumerate() {
+            let at = d.meta(kx, k as u32, unit);
+            kx.b.store(d.mem, elem, at, v, p);
+        }
     }
 }
 
