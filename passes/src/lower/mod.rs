@@ -26,8 +26,13 @@ use std::collections::BTreeMap;
 
 /// Lowers a graph whose quantized matmuls are exact and whose orders are pinned.
 pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
+    lower_keeping(g, s, &|_| false)
+}
+
+/// The same; what `keep` names is stored wherever a stage says so.
+pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool) -> Result<Plan> {
     s.check().map_err(|m| Diagnostic::new("E0601", m))?;
-    let stages = g.stages_or_default();
+    let stages = attention::quantized(g, s, g.stages_or_default(), keep);
     let mut plan = Plan::default();
     let mut known: BTreeMap<String, u32> = BTreeMap::new();
     for launch in g.launches_or_default() {

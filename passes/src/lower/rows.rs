@@ -432,52 +432,7 @@ impl RowCx {
                 }
                 groups.push((unit, exists, vals));
             }
-            // All is computed before anything is stored: groups do not wait for each other.
-            let mut bytes = vec![];
-            let mut metas = vec![];
-            for (unit, exists, vals) in groups {
-                let sizes = vals.iter().map(|&(_, v)| {
-                    let bits = kx.b.bits(v);
-                    kx.b.int_c(IntOp::And, bits, i32::MAX)
-                });
-                let sizes: Vec<V> = sizes.collect();
-                let amax = sizes[1..].iter().fold(sizes[0], |m, &a| kx.b.int(IntOp::Max, m, a));
-                let amax = kx.butterfly(amax, |b, p, q| b.int(IntOp::Max, p, q));
-                let math::quant::Group { scale, inv, ok, .. } = math::quant::group_exponent(&mut kx.b, amax);
-                let (mut sum, mut low) = (None, None);
-                for (i, v) in vals {
-                    let q = math::quant::quantize(&mut kx.b, v, inv, ok);
-                    let (hi, mid, lo) = math::quant::planes(&mut kx.b, q);
-                    let low16 = kx.b.int_c(IntOp::And, q, 0xffff);
-                    sum = Some(sum.map_or(q, |s| kx.b.iadd(s, q)));
-                    low = Some(low.map_or(low16, |s| kx.b.iadd(s, low16)));
-                    bytes.push((i, [hi, mid, lo], exists));
-                }
-                let sum = kx.butterfly(sum.unwrap_or(unit), |b, p, q| b.iadd(p, q));
-                let low = kx.butterfly(low.unwrap_or(unit), |b, p, q| b.iadd(p, q));
-                let s = kx.b.i_to_f(sum);
-                let corr = kx.b.mul_c(low, 128);
-                metas.push((unit, [(scale, Elem::F32), (s, Elem::F32), (corr, Elem::I32)], exists));
-            }
-            let lane = kx.b.lane();
-            let lane0 = kx.is_zero(lane);
-            for (d, pred) in &dst {
-                for &(i, planes, exists) in &bytes {
-                    let (at, p) = (kx.b.iadd(d.base, i), kx.and(*pred, exists));
-                    for (k, byte) in planes.into_iter().enumerate() {
-                        let at = kx.b.add_c(at, (k as u32 * width) as i32);
-                        kx.b.store(d.mem, Elem::U8, at, byte, p);
-                    }
-                }
-                for &(unit, values, exists) in &metas {
-                    let p = kx.and(Some(lane0), *pred);
-                    let p = kx.and(p, exists);
-                    for (k, (v, elem)) in values.into_iter().enumerate() {
-                        let at = d.meta(kx, k as u32, unit);
-                        kx.b.store(d.mem, elem, at, v, p);
-                    }
-                }
-            }
+            quantize_groups(kx, &dst, groups);
             Ok(())
         })?;
         kx.b.barrier();
@@ -491,6 +446,60 @@ impl QRow {
         let base = kx.b.lshr(self.base, 2);
         let at = kx.b.iadd(base, group);
         kx.b.add_c(at, (3 * self.width / 4 + k * (self.width / self.group)) as i32)
+    }
+}
+
+/// A group to quantize: its number, whether it exists (unless that is certain), elements with their indices, a lane each.
+pub type Group = (V, Option<V>, Vec<(V, V)>);
+
+/// Quantizes groups of a row to all of `dst`, each where its predicate holds.
+pub fn quantize_groups(kx: &mut Kx, dst: &[(QRow, Option<V>)], groups: Vec<Group>) {
+    let width = dst[0].0.width;
+    // All is computed before anything is stored: groups do not wait for each other.
+    let mut bytes = vec![];
+    let mut metas = vec![];
+    for (unit, exists, vals) in groups {
+        let sizes = vals.iter().map(|&(_, v)| {
+            let bits = kx.b.bits(v);
+            kx.b.int_c(IntOp::And, bits, i32::MAX)
+        });
+        let sizes: Vec<V> = sizes.collect();
+        let amax = sizes[1..].iter().fold(sizes[0], |m, &a| kx.b.int(IntOp::Max, m, a));
+        let amax = kx.butterfly(amax, |b, p, q| b.int(IntOp::Max, p, q));
+        let math::quant::Group { scale, inv, ok, .. } = math::quant::group_exponent(&mut kx.b, amax);
+        let (mut sum, mut low) = (None, None);
+        for (i, v) in vals {
+            let q = math::quant::quantize(&mut kx.b, v, inv, ok);
+            let (hi, mid, lo) = math::quant::planes(&mut kx.b, q);
+            let low16 = kx.b.int_c(IntOp::And, q, 0xffff);
+            sum = Some(sum.map_or(q, |s| kx.b.iadd(s, q)));
+            low = Some(low.map_or(low16, |s| kx.b.iadd(s, low16)));
+            bytes.push((i, [hi, mid, lo], exists));
+        }
+        let sum = kx.butterfly(sum.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+        let low = kx.butterfly(low.unwrap_or(unit), |b, p, q| b.iadd(p, q));
+        let s = kx.b.i_to_f(sum);
+        let corr = kx.b.mul_c(low, 128);
+        metas.push((unit, [(scale, Elem::F32), (s, Elem::F32), (corr, Elem::I32)], exists));
+    }
+    let lane = kx.b.lane();
+    let lane0 = kx.is_zero(lane);
+    for (d, pred) in dst {
+        for &(i, planes, exists) in &bytes {
+            let (at, p) = (kx.b.iadd(d.base, i), kx.and(*pred, exists));
+            for (k, byte) in planes.into_iter().enumerate() {
+                let at = kx.b.add_c(at, (k as u32 * width) as i32);
+                kx.b.store(d.mem, Elem::U8, at, byte, p);
+            }
+        }
+        for &(unit, values, exists) in &metas {
+            let p = kx.and(Some(lane0), *pred);
+            let p = kx.and(p, exists);
+            for (k, (v, elem)) in values.into_iter().enumerate() {
+                let at = d.meta(kx, k as u32, unit);
+                kx.b.store(d.mem, elem, at, v, p);
+            }
+        }
     }
 }
 

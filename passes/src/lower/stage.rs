@@ -32,10 +32,10 @@ enum Family {
     Route,
     /// A block per query head.
     Attention(Shape),
-    /// Blocks per key head and key block, for one row.
-    Parts(Shape),
-    /// What joins those.
-    Join(Shape),
+    /// Blocks per key head and key block, for one row, and what joins them.
+    Parts(Shape, parts::Out),
+    /// That.
+    Join(Shape, parts::Out),
     /// A block per key head, for some tokens.
     Tiles(Shape, Tile),
     /// One block.
@@ -161,17 +161,27 @@ impl<'a> Part<'a> {
             Family::Matmul { tiles, per_block: per_block.min(tiles), ranks }
         } else {
             match &stage.nodes[..] {
-                [id] if matches!(g.node(*id).op, Op::Attention { .. }) => {
+                [id, rest @ ..] if matches!(g.node(*id).op, Op::Attention { .. }) => {
                     let shape = Shape::of(g, *id)?;
-                    if let Some(tile) = Tile::of(&shape, s) {
-                        warps = tiles::warps(s);
-                        Family::Tiles(shape, tile)
-                    } else if shape.in_parts(s) {
-                        warps = parts::warps(s);
-                        Family::Parts(shape)
-                    } else {
-                        warps = 1;
-                        Family::Attention(shape)
+                    let floats = stage.stores.contains(id);
+                    match (Tile::of(&shape, s), rest.first().map(|&q| (q, &g.node(q).op))) {
+                        (None, Some((q, &Op::Quantize { group }))) if shape.in_parts(s) && rest.len() == 1 => {
+                            warps = parts::warps(s);
+                            Family::Parts(shape, parts::Out { floats, fixed: Some((q, group)) })
+                        }
+                        (_, Some(_)) => return unsupported("something follows an attention"),
+                        (Some(tile), None) => {
+                            warps = tiles::warps(s);
+                            Family::Tiles(shape, tile)
+                        }
+                        (None, None) if shape.in_parts(s) => {
+                            warps = parts::warps(s);
+                            Family::Parts(shape, parts::Out { floats, fixed: None })
+                        }
+                        (None, None) => {
+                            warps = 1;
+                            Family::Attention(shape)
+                        }
                     }
                 }
                 [id] if matches!(g.node(*id).op, Op::Argmax) => {
@@ -195,8 +205,8 @@ impl<'a> Part<'a> {
             Family::Matmul { tiles, per_block, ranks } => blocks(tiles, per_block) * ranks,
             Family::Mma { tile, l } => blocks(l.tiles(), tile.tiles()),
             Family::Attention(shape) => shape.heads,
-            Family::Parts(shape) => parts::grid(&shape),
-            Family::Join(shape) => parts::join_grid(s, &shape),
+            Family::Parts(shape, _) => parts::grid(&shape),
+            Family::Join(shape, out) => out.grid(s, &shape),
             Family::Tiles(shape, _) => shape.kv_heads,
         };
         let tiled = matches!(family, Family::Tiles(..))
@@ -212,9 +222,9 @@ impl<'a> Part<'a> {
 
     /// What joins the parts that this leaves.
     pub fn join(&self, s: &Schedule) -> Option<Part<'a>> {
-        let Family::Parts(shape) = self.family else { return None };
-        let (family, none) = (Family::Join(shape), Vec::new);
-        let grid_x = parts::join_grid(s, &shape);
+        let Family::Parts(shape, out) = self.family else { return None };
+        let (family, none) = (Family::Join(shape, out), Vec::new);
+        let grid_x = out.grid(s, &shape);
         let (prologue, matmuls, epilogue) = (none(), none(), none());
         Some(Part {
             stage: self.stage,
@@ -261,8 +271,8 @@ impl<'a> Part<'a> {
         let first = kx.is_zero(bx);
         match self.family {
             Family::Attention(shape) => return attention::attention(kx, &shape, bx),
-            Family::Parts(shape) => return parts::parts(kx, &shape, bx),
-            Family::Join(shape) => return parts::join(kx, &shape, bx),
+            Family::Parts(shape, _) => return parts::parts(kx, &shape, bx),
+            Family::Join(shape, out) => return parts::join(kx, &shape, out, bx),
             Family::Tiles(shape, tile) => return tiles::tiles(kx, &shape, tile, bx),
             Family::Argmax => return route::argmax(kx, self.stage.nodes[0]),
             Family::Mma { tile, l } => return self.products(kx, bx, tile, l),

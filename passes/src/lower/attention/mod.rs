@@ -15,7 +15,7 @@ use super::schedule::Schedule;
 use super::shared::SHARED_BUDGET;
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
-use ir::graph::{Graph, NodeId};
+use ir::graph::{Graph, NodeId, Stage};
 use ir::kernel::{BoolOp, Elem, FCmp, ICmp, IntOp, V};
 use ir::math::{self, Arith};
 use ir::order::{AttentionOrder, KV_BLOCK, Take, Tree};
@@ -90,6 +90,34 @@ impl Shape {
         let first = kx.b.add_c(pos, 1 - self.window as i32);
         kx.b.int(IntOp::Max, first, zero)
     }
+}
+
+/// Stages in which the launch that joins an attention's parts also quantizes them, where all readers ask for that: else each
+/// block of a matmul would do it again. What nobody reads is then no longer stored, unless `keep` names it.
+pub fn quantized(g: &Graph, s: &Schedule, mut stages: Vec<Stage>, keep: &dyn Fn(&str) -> bool) -> Vec<Stage> {
+    for a in 0..stages.len() {
+        let [id] = stages[a].nodes[..] else { continue };
+        let Some(shape) = Shape::of(g, id).ok().filter(|shape| shape.in_parts(s)) else { continue };
+        let fits = |&q: &NodeId| match g.node(q).op {
+            Op::Quantize { group } => group.is_multiple_of(32) && shape.dim.is_multiple_of(group),
+            _ => false,
+        };
+        let users = g.users(id);
+        let [q] = users[..] else { continue };
+        if !fits(&q) || stages.iter().any(|s| s.nodes[..] == [q]) {
+            continue;
+        }
+        for s in &mut stages {
+            s.nodes.retain(|&n| n != q);
+            s.stores.retain(|&n| n != q);
+        }
+        stages[a].nodes.push(q);
+        if !g.outputs.contains(&id) && !keep(&g.node(id).name) {
+            stages[a].stores.clear();
+        }
+        stages[a].stores.push(q);
+    }
+    stages
 }
 
 /// The greater; the second if neither is.

@@ -6,8 +6,10 @@
 use super::{Shape, join_chains, max, max_of_lanes};
 use crate::lower::cx::{ArgKey, Kx};
 use crate::lower::heads::cache_block;
+use crate::lower::rows::{QRow, quantize_groups};
 use crate::lower::schedule::Schedule;
 use ir::diag::Result;
+use ir::graph::NodeId;
 use ir::kernel::{BoolOp, Elem, ICmp, IntOp, Mem, V};
 use ir::math::{self, Arith};
 use ir::order::{KV_BLOCK, Take};
@@ -29,9 +31,25 @@ pub fn grid(shape: &Shape) -> u32 {
     shape.kv_heads * turns(shape)
 }
 
-/// Blocks along x of the second launch.
-pub fn join_grid(s: &Schedule, shape: &Shape) -> u32 {
-    (shape.heads * shape.dim / 32).div_ceil(s.warps)
+/// What the second launch leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Out {
+    /// The values themselves.
+    pub floats: bool,
+    /// A node that quantizes them, and the elements of its groups, which lie inside of a head.
+    pub fixed: Option<(NodeId, u32)>,
+}
+
+impl Out {
+    /// Vectors of a warp: a group.
+    fn vecs(&self) -> u32 {
+        self.fixed.map_or(1, |(_, group)| group / 32)
+    }
+
+    /// Blocks along x.
+    pub fn grid(&self, s: &Schedule, shape: &Shape) -> u32 {
+        (shape.heads * shape.dim / 32 / self.vecs()).div_ceil(s.warps)
+    }
 }
 
 /// Bytes of the shared arrays of the first launch: queries, chains of scores, weights.
@@ -130,10 +148,13 @@ struct KeyBlock {
 /// Emits the first launch.
 pub fn parts(kx: &mut Kx, shape: &Shape, bx: V) -> Result<()> {
     let &Shape { q, kv, kv_heads, dim, order, .. } = shape;
+    let group = shape.group();
     if kx.s.min_blocks > 0 {
-        kx.b.min_blocks(16 / kx.b.warps().min(16));
+        // Registers for the sums of many heads.
+        let threads = if group > 8 { 8 } else { 16 };
+        kx.b.min_blocks((threads / kx.b.warps()).max(1));
     }
-    let (group, lanes, run, vecs) = (shape.group(), order.dot.lanes, shape.run(), dim / 32);
+    let (lanes, run, vecs) = (order.dot.lanes, shape.run(), dim / 32);
     let (kv_head, turn) = (kx.b.int_c(IntOp::Rem, bx, kv_heads as i32), kx.b.int_c(IntOp::Div, bx, kv_heads as i32));
     let turns = turns(shape);
     let [lo, pos, first, count] = seen(kx, shape);
@@ -251,18 +272,22 @@ fn one_block(kx: &mut Kx, shape: &Shape, kv_head: V, s: V, block: &KeyBlock, [qu
     });
     kx.b.barrier();
     for t in 0..count.div_ceil(warps) {
-        let vs = next;
-        next = if (t + 1) * warps < count { ask(kx, t + 1) } else { vec![] };
+        let vs = std::mem::take(&mut next);
         let (vec, share, there) = item(kx, t);
         let heads = group / shares;
         let first = kx.b.mul_c(share, heads as i32);
         let at = kx.b.mul_c(first, KV_BLOCK as i32);
         let mut o = vec![f0; heads as usize];
-        for (k, vs) in vs.chunks(4).enumerate() {
+        let n = if heads > 8 { 2 } else { 4 };
+        for (k, vs) in vs.chunks(n).enumerate() {
+            if k * n == KV_BLOCK as usize / 2 && (t + 1) * warps < count {
+                // As soon as there are registers.
+                next = ask(kx, t + 1);
+            }
             let p: Vec<Vec<V>> = (0..heads)
                 .map(|h| {
-                    let at = kx.b.add_c(at, (h * KV_BLOCK) as i32 + 4 * k as i32);
-                    kx.b.load_n(weights, Elem::F32, at, 4, None)
+                    let at = kx.b.add_c(at, (h * KV_BLOCK) as i32 + (n * k) as i32);
+                    kx.b.load_n(weights, Elem::F32, at, n, None)
                 })
                 .collect();
             for (u, &v) in vs.iter().enumerate() {
@@ -289,7 +314,9 @@ fn scores(kx: &mut Kx, shape: &Shape, block: &KeyBlock, queries: Mem, chains: Me
     let (group, lanes, run, lane) = (shape.group(), order.dot.lanes, shape.run(), kx.b.lane());
     let keys = kx.arg(ArgKey::Keys(kv), false);
     let shares = divisor(group, kx.b.warps() / lanes);
-    let (heads, ahead) = (group / shares, divisor(run, AHEAD));
+    let heads = group / shares;
+    // Many heads take registers of their own.
+    let ahead = divisor(run, if heads > 4 { AHEAD / 2 } else { AHEAD });
     let n = if ahead.is_multiple_of(4) { 4 } else { 1 };
     let f0 = kx.b.f(0.0);
     // A key that is not visible may never have been written: one that is takes its place, and its score is not used.
@@ -376,37 +403,45 @@ fn values(kx: &mut Kx, shape: &Shape, block: &KeyBlock, at: V) -> Vec<V> {
     )
 }
 
-/// Emits the second launch: a warp for 32 elements of a head.
-pub fn join(kx: &mut Kx, shape: &Shape, bx: V) -> Result<()> {
+/// Emits the second launch: a warp for 32 elements of a head, or for those of a group.
+pub fn join(kx: &mut Kx, shape: &Shape, out: Out, bx: V) -> Result<()> {
     let &Shape { id, heads, dim, .. } = shape;
-    let (warps, warp, lane, vecs) = (kx.b.warps(), kx.b.warp(), kx.b.lane(), dim / 32);
+    let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
+    let vecs = out.vecs();
+    let (per_head, n) = (dim / 32 / vecs, vecs as usize);
     let parts = Parts::of(kx, shape, false);
     let [_, _, _, count] = seen(kx, shape);
     let item = kx.b.mul_c(bx, warps as i32);
     let item = kx.b.iadd(item, warp);
-    let (last, exact) = (kx.b.i((heads * vecs) as i32 - 1), (heads * vecs).is_multiple_of(warps));
+    let (last, exact) = (kx.b.i((heads * per_head) as i32 - 1), (heads * per_head).is_multiple_of(warps));
     let there = (!exact).then(|| kx.b.icmp(ICmp::Le, item, last));
     let item = if exact { item } else { kx.b.int(IntOp::Min, item, last) };
-    let (head, vec) = (kx.b.int_c(IntOp::Div, item, vecs as i32), kx.b.int_c(IntOp::Rem, item, vecs as i32));
-    let element = kx.b.shl(vec, 5);
+    let (head, unit) = (kx.b.int_c(IntOp::Div, item, per_head as i32), kx.b.int_c(IntOp::Rem, item, per_head as i32));
+    let element = kx.b.mul_c(unit, 32 * vecs as i32);
     let element = kx.b.iadd(element, lane);
     let (f0, ninf, end) = (kx.b.f(0.0), kx.b.f(f32::NEG_INFINITY), kx.b.add_c(count, -1));
     let turns = kx.b.add_c(count, 31);
     let turns = kx.b.lshr(turns, 5);
     // Maximum, sum and weighted values so far; 32 parts a turn, whose factors are made a part a lane.
-    let total = kx.for_(turns, &[ninf, f0, f0], |kx, t, total| {
+    let mut init = vec![ninf, f0];
+    init.extend(vec![f0; n]);
+    let total = kx.for_(turns, &init, |kx, t, total| {
         let s0 = kx.b.shl(t, 5);
         let mine = kx.b.iadd(s0, lane);
         let valid = kx.b.icmp(ICmp::Le, mine, end);
         let s = kx.b.int(IntOp::Min, mine, end);
         let [m, l] = parts.scalars(kx, shape, s, head).map(|at| kx.b.load(parts.mem, Elem::F32, at, None));
-        let ys: Vec<V> = (0..KV_BLOCK)
+        let ys: Vec<Vec<V>> = (0..KV_BLOCK)
             .map(|k| {
                 let s = kx.b.add_c(s0, k as i32);
                 let s = kx.b.int(IntOp::Min, s, end);
                 let at = parts.values(kx, shape, s, head);
                 let at = kx.b.iadd(at, element);
-                kx.b.load(parts.mem, Elem::F32, at, None)
+                let one = |v| {
+                    let at = kx.b.add_c(at, 32 * v as i32);
+                    kx.b.load(parts.mem, Elem::F32, at, None)
+                };
+                (0..vecs).map(one).collect()
             })
             .collect();
         let m = kx.b.select(valid, m, ninf);
@@ -425,29 +460,44 @@ pub fn join(kx: &mut Kx, shape: &Shape, bx: V) -> Result<()> {
         let (da, db) = (kx.b.sub(before, here), kx.b.sub(m, here));
         let (a, b) = (math::exp(&mut kx.b, da), math::exp(&mut kx.b, db));
         let lb = kx.b.mul(l, b);
-        let (mut sum, mut o) = (total[1], total[2]);
-        for (k, &y) in ys.iter().enumerate() {
+        // The sum goes the way of the values.
+        let mut sums = total[1..].to_vec();
+        let first = kx.is_zero(t);
+        for (k, ys) in ys.iter().enumerate() {
             let lane = kx.b.i(k as i32);
             let [a, b, lb] = [a, b, lb].map(|x| kx.b.shuffle_idx(x, lane));
-            let yb = kx.b.mul(y, b);
-            let (mut next_sum, mut next) = (kx.b.fma(sum, a, lb), kx.b.fma(o, a, yb));
             let at = kx.b.add_c(s0, k as i32);
-            if k == 0 {
-                // The first is taken as it is.
-                let first = kx.is_zero(t);
-                let l = kx.b.shuffle_idx(l, lane);
-                (next_sum, next) = (kx.b.select(first, l, next_sum), kx.b.select(first, y, next));
-            }
             let there = kx.b.icmp(ICmp::Le, at, end);
-            (sum, o) = (kx.b.select(there, next_sum, sum), kx.b.select(there, next, o));
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let yb = if i == 0 { lb } else { kx.b.mul(ys[i - 1], b) };
+                let mut next = kx.b.fma(*sum, a, yb);
+                if k == 0 {
+                    // The first is taken as it is.
+                    let y = if i == 0 { kx.b.shuffle_idx(l, lane) } else { ys[i - 1] };
+                    next = kx.b.select(first, y, next);
+                }
+                *sum = kx.b.select(there, next, *sum);
+            }
         }
         let last = kx.b.i(31);
-        vec![kx.b.shuffle_idx(here, last), sum, o]
+        let m = kx.b.shuffle_idx(here, last);
+        [vec![m], sums].concat()
     });
     let r = math::recip(&mut kx.b, total[1]);
-    let y = kx.b.mul(total[2], r);
     let at = kx.b.mul_c(head, dim as i32);
     let at = kx.b.iadd(at, element);
-    kx.store_value(id, at, y, there);
+    let mut vals = vec![];
+    for (v, &o) in total[2..].iter().enumerate() {
+        let (y, at) = (kx.b.mul(o, r), kx.b.add_c(at, 32 * v as i32));
+        vals.push((at, y));
+        if out.floats {
+            kx.store_value(id, at, y, there);
+        }
+    }
+    if let Some((q, group)) = out.fixed {
+        let (mem, words) = (kx.arg(ArgKey::Value(q), true), kx.row_base(q));
+        let base = kx.b.mul_c(words, 4);
+        quantize_groups(kx, &[(QRow { mem, base, width: heads * dim, group }, there)], vec![(item, None, vals)]);
+    }
     Ok(())
 }

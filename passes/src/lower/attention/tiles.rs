@@ -345,13 +345,15 @@ impl Walk<'_> {
     /// One chain of a lane's rows and keys, from element `at` of the keys on, or at these columns of it.
     fn chain(&self, kx: &mut Kx, queries: &[V], at: V, columns: Option<&[V]>) -> Vec<V> {
         let (keys, q) = (kx.arg(ArgKey::Keys(self.shape.kv), false), kx.arg(ArgKey::Value(self.shape.q), false));
-        let (trip, f0) = (kx.b.i((self.shape.run() / STEP) as i32), kx.b.f(0.0));
+        // Keys one by one take more registers.
+        let step = if columns.is_some() { STEP / 2 } else { STEP };
+        let (trip, f0) = (kx.b.i((self.shape.run() / step) as i32), kx.b.f(0.0));
         kx.for_(trip, &vec![f0; queries.len() * KEYS as usize], |kx, t, acc| {
-            let (far, near) = (kx.b.mul_c(t, (STEP * KV_BLOCK) as i32), kx.b.mul_c(t, STEP as i32));
+            let (far, near) = (kx.b.mul_c(t, (step * KV_BLOCK) as i32), kx.b.mul_c(t, step as i32));
             let at = kx.b.iadd(at, far);
             let mut acc = acc.to_vec();
             let mut ks: Vec<Vec<V>> = vec![];
-            for j in 0..STEP {
+            for j in 0..step {
                 let at = kx.b.add_c(at, (j * KV_BLOCK) as i32);
                 ks.push(match columns {
                     None => kx.b.load_n(keys, Elem::F32, at, KEYS as usize, None),
@@ -552,13 +554,14 @@ impl Walk<'_> {
                 })
                 .collect(),
         };
-        let (trip, f0) = (kx.b.i((KV_BLOCK / TURN) as i32), kx.b.f(0.0));
+        let turn = if first_key.is_some() { TURN / 2 } else { TURN };
+        let (trip, f0) = (kx.b.i((KV_BLOCK / turn) as i32), kx.b.f(0.0));
         let of_block = kx.b.shl(b, 5);
         kx.for_(trip, &vec![f0; (rows * tile.elements) as usize], |kx, t, o| {
             let mut o = o.to_vec();
-            let k0 = kx.b.mul_c(t, TURN as i32);
+            let k0 = kx.b.mul_c(t, turn as i32);
             let mut vs: Vec<Vec<V>> = vec![];
-            for u in 0..TURN {
+            for u in 0..turn {
                 let mut key = kx.b.add_c(k0, u as i32);
                 if let Some(first_key) = first_key {
                     // A key behind the last may never have been written.

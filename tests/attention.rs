@@ -1,0 +1,142 @@
+//! Attention in all its forms gives the bits of the graph interpreter: a warp a head, parts and their join, tiles of tokens;
+//! for heads, groups and windows of the released models and odd ones, in the interpreter of kernels under its checks and in host
+//! code. A row of chunk computes what a token alone does.
+#![cfg(feature = "llvm")]
+
+mod common;
+
+use common::fault;
+use common::formats::{Format, sketch};
+use common::run::{Place, joined, step};
+use common::weights::{Kind, Made};
+use common::*;
+use ir::graph::interp::Session;
+use ir::graph::op::Op;
+use ir::graph::{Dtype, Graph};
+use ir::kernel::Kernel;
+use ir::plan::{BufferKind, Plan};
+use passes::Options;
+use passes::lower::schedule::Schedule;
+
+/// Query heads, key heads, elements of a head, window, tokens of a tile in a plan for chunks on GPUs (1: none fits).
+const SHAPES: [(u32, u32, u32, u32, u32); 8] = [
+    (8, 1, 512, 0, 4),
+    (4, 2, 256, 40, 32),
+    (16, 1, 512, 0, 2),
+    (8, 1, 256, 33, 8),
+    (4, 4, 64, 1, 32),
+    (4, 2, 96, 64, 32),
+    (6, 2, 64, 50, 1),
+    (2, 1, 32, 0, 32),
+];
+
+const WIDE: Schedule = Schedule { warps: 8, min_blocks: 0, ..Schedule::GPU };
+const NARROW: Schedule = Schedule { warps: 2, min_blocks: 0, ..Schedule::GPU };
+const SCHEDULES: [Schedule; 4] = [Schedule::HOST, Schedule::GPU, NARROW, WIDE];
+
+const TOKENS: usize = 101;
+
+fn tokens() -> Vec<u32> {
+    (0..TOKENS as u32).map(|i| (i * 37 + 11) % 64).collect()
+}
+
+fn graph((heads, kv_heads, dim, window, _): (u32, u32, u32, u32, u32)) -> Graph {
+    let mut s = sketch("attention", Format::Plain(Dtype::F32));
+    let x = s.embed("embed", 64);
+    let table = s.g.node(x).inputs[0];
+    s.g.node_mut(table).ty.shape[0] = 64;
+    let q = s.linear("q", x, heads * dim);
+    // A head of 96 has no rotary kernel.
+    let turned = dim == 32 || dim.is_multiple_of(64);
+    let q = if turned { s.rope("q.turned", q, dim) } else { q };
+    let (k, v) = (s.linear("k", x, kv_heads * dim), s.linear("v", x, kv_heads * dim));
+    let k = if turned { s.rope("k.turned", k, dim) } else { k };
+    let kv = s.cache("attn.", 0, k, v, dim);
+    let cache = s.g.node(kv).inputs[0];
+    if let Op::Kv { window: w, .. } = &mut s.g.node_mut(cache).op {
+        *w = window;
+    }
+    let a = s.attention("attn.out", q, kv, dim);
+    through_passes(s.unpinned(&[a]), &Options::default())
+}
+
+fn meant(g: &Graph, source: &Made) -> Vec<f32> {
+    let mut s = Session::new(g, source).unwrap_or_else(|e| panic!("{e:#?}"));
+    s.step(&tokens(), 0).unwrap_or_else(|d| panic!("{d}"));
+    s.value("attn.out").and_then(|v| v.f32s()).expect("floats").to_vec()
+}
+
+fn got(plan: &Plan, place: &Place, source: &Made, n: usize, width: usize) -> Vec<f32> {
+    step(plan, place, source, &tokens()[..n], 0, &[("attn.out", width)]).remove(0)
+}
+
+/// Plans of a shape: for a token with every schedule, and for chunks on GPUs.
+fn plans(g: &Graph) -> Vec<(String, Plan)> {
+    let mut out = vec![];
+    for s in SCHEDULES {
+        out.push((format!("{s}"), plan(g, &Options { schedule: s, ..Options::default() })));
+        if s.warps > 1 {
+            let chunks = Schedule { tokens: 4, ..s };
+            out.push((format!("{chunks}"), prefill(g, &Options { schedule: chunks, ..Options::default() })));
+        }
+    }
+    out
+}
+
+#[test]
+fn all_forms_have_the_same_bits() {
+    let graphs: Vec<Graph> = SHAPES.map(graph).into();
+    let mut all: Vec<Vec<(String, Plan)>> = graphs.iter().map(plans).collect();
+    for (i, plans) in all.iter_mut().enumerate() {
+        for (j, (_, p)) in plans.iter_mut().enumerate() {
+            joined(&mut [&mut *p]);
+            p.kernels.iter_mut().for_each(|k| k.name = format!("s{i}p{j}{}", k.name));
+        }
+    }
+    let kernels: Vec<Kernel> = all.iter().flatten().flat_map(|(_, p)| p.kernels.clone()).collect();
+    println!("{} kernels", kernels.len());
+    let code = object(&Plan { kernels, ..Plan::default() }, best_target());
+    let jobs: Vec<usize> = (0..SHAPES.len()).collect();
+    on_two_threads(&jobs, |&i| {
+        let (shape, g) = (SHAPES[i], &graphs[i]);
+        let (width, source) = ((shape.0 * shape.2) as usize, Made::of(g, Kind::Random, 5 + i as u64));
+        let want = meant(g, &source);
+        assert!(want.iter().all(|x| x.is_finite()) && want.iter().any(|x| x.abs() > 1e-3), "nothing to compare");
+        for (name, plan) in &all[i] {
+            let parts = plan.buffers.iter().any(|b| matches!(b.kind, BufferKind::Parts { .. }));
+            let tokens = plan.launches.iter().find(|l| l.name == "attn.out").map(|l| l.tokens);
+            println!("{shape:?}, {name}: {}, {tokens:?} tokens a block", if parts { "in parts" } else { "whole" });
+            if *name == format!("{}", Schedule::GPU) {
+                assert!(parts, "{shape:?} is not in parts");
+            }
+            if *name == format!("{}", Schedule::GPU_PREFILL) {
+                assert_eq!(tokens, Some(shape.4), "{shape:?}");
+            }
+            let n = TOKENS;
+            same_bits(&format!("{shape:?}, {name}, host"), &want, &got(plan, &Place::Host(&code, 1), &source, n, width), width);
+            // Under all checks: no race, no read of what nothing wrote.
+            let n = if width > 512 { 35 } else { 67 };
+            let by_interpreter = got(plan, &Place::Checked, &source, n, width);
+            same_bits(&format!("{shape:?}, {name}, interpreter"), &want[..n * width], &by_interpreter, width);
+        }
+    });
+}
+
+/// A fault in any of the forms is noticed.
+#[test]
+fn planted_faults_are_noticed() {
+    let shape = SHAPES[1];
+    let g = graph(shape);
+    let (width, source) = ((shape.0 * shape.2) as usize, Made::of(&g, Kind::Random, 6));
+    let want = meant(&g, &source);
+    for (name, plan) in plans(&g).into_iter().take(3) {
+        for launch in ["attn.out.parts", "attn.out"] {
+            let Some(l) = plan.launches.iter().find(|l| l.name == launch) else { continue };
+            let mut wrong = plan.clone();
+            assert!(fault::plant(&mut wrong.kernels[l.kernel as usize], fault::contractions), "{name}: nothing to change");
+            let bad = got(&wrong, &Place::Interpreter, &source, TOKENS, width);
+            let d = difference(&want, &bad, width).unwrap_or_else(|| panic!("not noticed: a fault in {launch}, {name}"));
+            println!("{name}, {launch}: {d}");
+        }
+    }
+}
