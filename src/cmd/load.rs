@@ -21,7 +21,7 @@ const NO_CACHE: &str = "`--cache-dir` names another folder, `--no-cache` none";
 pub struct Loaded {
     /// The model.
     pub checkpoint: Checkpoint,
-    /// Its tokenizer; a model with random weights need not have one.
+    /// Its tokenizer, unless it has none and needs none.
     pub text: Option<Text>,
     /// What runs.
     pub program: Program,
@@ -84,7 +84,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
             Runner::Interpreter => artifact.interpreted()?,
         };
         let ck = artifact.checkpoint()?;
-        let text = tokenizer(&ck)?;
+        let text = tokenizer(&ck, args)?;
         look(&ck, text.as_ref())?;
         return done(ck, text, program, "artifact");
     }
@@ -92,7 +92,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         p.message(options::text(&args.build, &o).trim_end());
     }
     let ck = super::checkpoint(source, args.build.weights, p)?;
-    let text = tokenizer(&ck)?; // its faults are told before the work
+    let text = tokenizer(&ck, args)?; // its faults are told before the work
     look(&ck, text.as_ref())?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     if runner == Runner::Interpreter {
@@ -141,10 +141,10 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     done(ck, text, compiled.programs.remove(0), "compiled")
 }
 
-/// The tokenizer of a model.
-fn tokenizer(ck: &Checkpoint) -> Result<Option<Text>> {
-    if ck.random().is_some() && ck.file("tokenizer.json").is_none() {
-        return Ok(None);
+/// The tokenizer of a model. Random weights, and ids on the command line, do without one.
+fn tokenizer(ck: &Checkpoint, args: &RunArgs) -> Result<Option<Text>> {
+    if ck.file("tokenizer.json").is_none() && (ck.random().is_some() || args.ids.is_some()) {
+        return models::text::stop_ids(ck).map(|_| None); // for its faults
     }
     Text::load(ck).map(Some)
 }

@@ -7,6 +7,7 @@ use super::model::{RUN, damaged};
 const LARGE: &str = "compiles and runs the model";
 const NAN: [u8; 2] = 0x7fc0u16.to_le_bytes();
 const INFINITY: [u8; 2] = 0x7f80u16.to_le_bytes();
+const MINUS_INFINITY: [u8; 2] = 0xff80u16.to_le_bytes();
 
 /// All cases.
 pub fn cases() -> Vec<Case> {
@@ -30,6 +31,9 @@ pub fn cases() -> Vec<Case> {
         // A scale of each kind for the router: its input's, that of one group of one expert's row, and all experts' own.
         layer("nan-in-the-router-scale", "router.scale", 8, NAN),
         layer("nan-in-a-scale-of-the-router", "router.proj.scales", 8 * 5, NAN),
+        // Of a group of one expert's row: the logit is an infinity of the one sign or the other.
+        layer("infinity-in-an-offset-of-the-router", "router.proj.biases", 8 * 5, INFINITY),
+        layer("minus-infinity-in-an-offset-of-the-router", "router.proj.biases", 8 * 5, MINUS_INFINITY),
         damaged("infinity-in-the-scales-of-experts", |m| {
             m.poke("language_model.model.layers.3.router.per_expert_scale", 0, &INFINITY.repeat(16))
         })
