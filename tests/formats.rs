@@ -6,8 +6,8 @@
 
 mod common;
 
-use common::formats::{FORMATS, Format, REAL, VOCAB, sketch, small_model, wide_mlp, wide_row};
 use common::fault;
+use common::formats::{FORMATS, Format, REAL, VOCAB, sketch, small_model, wide_mlp, wide_row};
 use common::run::{Place, joined, step};
 use common::weights::{Kind, Made};
 use common::*;

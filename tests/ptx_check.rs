@@ -205,9 +205,11 @@ fn check_all(tag: &str, all: &BTreeMap<String, Kernel>) -> usize {
     let dir = std::env::temp_dir().join(format!("isobit-ptx-{tag}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let kernels: Vec<(&String, &Kernel)> = all.iter().collect();
-    let batches: Vec<_> = [Target::Sm121, Target::Sm90].into_iter().flat_map(|t| kernels.chunks(16).map(move |c| (t, c))).collect();
+    let batches: Vec<_> =
+        [Target::Sm121, Target::Sm90].into_iter().flat_map(|t| kernels.chunks(16).map(move |c| (t, c))).collect();
     let numbered: Vec<_> = batches.iter().enumerate().collect();
-    let rows = common::on_two_threads(&numbered, |(i, (target, batch))| check(batch, *target, &dir.join(format!("b{i}")))).concat();
+    let rows =
+        common::on_two_threads(&numbered, |(i, (target, batch))| check(batch, *target, &dir.join(format!("b{i}")))).concat();
     std::fs::remove_dir_all(&dir).unwrap();
     let mut bad = vec![];
     for row in &rows {

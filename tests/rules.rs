@@ -94,10 +94,7 @@ fn every_rule_alone_keeps_every_bit() {
         assert!(*finite > 100, "{}: {finite} finite outputs only", c.rule);
         println!("{}: {finite} finite outputs, {not} others", c.rule);
     }
-    assert!(
-        counts.iter().filter(|c| c.1 > 0).count() * 10 > counts.len() * 9,
-        "wild values did not reach outputs: {counts:?}"
-    );
+    assert!(counts.iter().filter(|c| c.1 > 0).count() * 10 > counts.len() * 9, "wild values did not reach outputs: {counts:?}");
 }
 
 /// A rule that moved a rounding would be noticed.

@@ -54,8 +54,10 @@ pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 
 /// The `n` names that are nearest to a word, the nearest first: for hints.
 pub fn nearest<'a>(names: impl IntoIterator<Item = &'a str>, word: &str, n: usize) -> Vec<&'a str> {
+    // No name is so long that more of the word would matter.
+    let word: String = word.chars().take(100).collect();
     let mut near: Vec<&str> = names.into_iter().collect();
-    near.sort_by_key(|name| distance(name, word));
+    near.sort_by_cached_key(|name| distance(name, &word));
     near.truncate(n);
     near
 }

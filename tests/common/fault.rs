@@ -78,10 +78,12 @@ fn split(insts: &mut Vec<Inst>, types: &mut Vec<Ty>, at: usize) -> bool {
 
 /// Tests for what is not finite, `x - x` against NaN, that only see NaN.
 pub fn infinities(insts: &mut Vec<Inst>, _: &mut Vec<Ty>) -> bool {
-    let less_itself = |v: V| insts.iter().find_map(|i| match i.op {
-        Op::Float(FloatOp::Sub, a, b) if a == b && i.results[0] == v => Some(a),
-        _ => None,
-    });
+    let less_itself = |v: V| {
+        insts.iter().find_map(|i| match i.op {
+            Op::Float(FloatOp::Sub, a, b) if a == b && i.results[0] == v => Some(a),
+            _ => None,
+        })
+    };
     let tests: Vec<(usize, V)> = (insts.iter().enumerate())
         .filter_map(|(at, i)| match i.op {
             Op::FCmp(FCmp::Nan, a, _) => less_itself(a).map(|x| (at, x)),
