@@ -58,6 +58,21 @@ fn quantizing() {
     bad::group("quantize", bad::quantize::cases());
 }
 
+#[test]
+fn inspecting() {
+    bad::group("inspect", bad::inspect::cases());
+}
+
+#[test]
+fn passes_over_text() {
+    bad::group("opt", bad::opt::cases());
+}
+
+#[test]
+fn explaining_and_the_doctor() {
+    bad::group("explain", bad::explain::cases());
+}
+
 /// Its length is a promise.
 #[test]
 fn the_table_is_long() {
@@ -71,6 +86,9 @@ fn the_table_is_long() {
         bad::garbage::cases(),
         bad::places::cases(),
         bad::quantize::cases(),
+        bad::inspect::cases(),
+        bad::opt::cases(),
+        bad::explain::cases(),
     ];
     for cases in &groups {
         let names: std::collections::BTreeSet<&String> = cases.iter().map(|c| &c.name).collect();

@@ -447,6 +447,32 @@ fn outputs_follow_links() {
     assert_eq!(fs::read_dir(dir.join("there")).unwrap().count(), 1, "nothing temporary is left");
 }
 
+/// Ids in, ids out: a folder without tokenizer runs, but takes no text.
+#[test]
+fn ids_need_no_tokenizer() {
+    let (dir, from) = (scratch("cli-no-tokenizer"), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-dense/mlx"));
+    fs::create_dir(dir.join("m")).unwrap();
+    for name in ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        fs::copy(from.join(name), dir.join("m").join(name)).unwrap();
+    }
+    let run = |more: &[&str]| isobit(&dir, &args(&[&["run", "m", "-n", "4", "--ignore-eos"], more].concat()), b"Hello\n");
+    let json = run(&["--ids", "2,105,7", "--json"]);
+    assert_eq!(json.code, 0, "{}", json.err);
+    let v: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let ids: Vec<String> = v["generated_ids"].as_array().unwrap().iter().map(|id| id.to_string()).collect();
+    assert!(ids.len() == 4 && v["text"].is_null(), "{}", json.out);
+    let plain = run(&["--ids", "2,105,7"]);
+    assert_eq!((plain.code, plain.out.trim_end()), (0, ids.join(",").as_str()), "{}", plain.err);
+    // What ends a generation is known without a tokenizer, too.
+    let end = format!("{{\"eos_token_id\": [{}]}}", ids[1]);
+    fs::write(dir.join("m/generation_config.json"), end).unwrap();
+    let o = isobit(&dir, &args(&["run", "m", "-n", "4", "--ids", "2,105,7"]), b"");
+    assert_eq!((o.code, o.out.trim_end().split(',').next_back()), (0, Some(ids[1].as_str())), "{} {}", o.out, o.err);
+    for text in [run(&[]), run(&["Hello"])] {
+        assert!(text.code == 1 && text.err.starts_with("error[E0240]") && text.out.is_empty(), "{}", text.err);
+    }
+}
+
 /// A reader that goes away is no error.
 #[test]
 fn broken_pipes_are_quiet() {

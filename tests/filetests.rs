@@ -9,8 +9,8 @@
 //! ...
 //! ```
 //!
-//! `cargo test --release --test filetests -- --bless` writes what came out into the files; a word chooses the files whose name
-//! holds it.
+//! With `ISOBIT_BLESS=1` what came out is written into the files; `cargo test --release --test filetests -- WORD` chooses the
+//! files whose name holds the word.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -76,7 +76,7 @@ fn difference(want: &str, got: &str) -> Option<String> {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let bless = args.iter().any(|a| a == "--bless");
+    let bless = std::env::var_os("ISOBIT_BLESS").is_some();
     let filter = args.iter().find(|a| !a.starts_with('-'));
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
     let mut files: Vec<PathBuf> = std::fs::read_dir(&dir).expect("the folder").map(|e| e.expect("an entry").path()).collect();
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
                     std::fs::write(file, format!("{}{}{OUT}{got}", case.head, case.input)).expect("written");
                     None
                 } else if case.want.is_empty() {
-                    Some("there is no output after `; OUT`: accept it with `-- --bless`".into())
+                    Some("there is no output after `; OUT`: ISOBIT_BLESS=1 accepts it".into())
                 } else {
                     // A runner that sees no difference is broken.
                     assert!(difference(&format!("{}x", case.want), &got).is_some());

@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::fault;
 use common::formats::{FORMATS, Format, REAL, VOCAB, sketch, small_model, wide_mlp, wide_row};
 use common::run::{Place, joined, step};
 use common::weights::{Kind, Made};
@@ -104,8 +105,8 @@ fn every_format_has_the_same_bits_everywhere() {
     let objects = on_two_threads(&numbers, |&i| object(&Plan { kernels: kernels[i].clone(), ..Plan::default() }, isas[i]));
     let jobs: Vec<usize> = (0..FORMATS.len()).collect();
     let counts = on_two_threads(&jobs, |&f| {
-        let (mut finite, mut others) = (0, 0);
-        for (seed, kind) in [(1, Kind::Random), (2, Kind::Special), (3, Kind::Special)] {
+        let mut telling = [0, 0, 0];
+        for (seed, kind) in [(0, Kind::Random), (1, Kind::Special), (2, Kind::Wild)] {
             let whole = Made::of(&graphs[f][0].1, kind, seed);
             let want = meant(&graphs[f][0].1, &whole);
             let source = Made::of(&graphs[f][0].1, kind, seed).in_parts();
@@ -125,14 +126,14 @@ fn every_format_has_the_same_bits_everywhere() {
                     check(isa.name(), &step(plan, &Place::Host(o, 1), source, &TOKENS, FROM, &out)[0]);
                 }
             }
-            for x in want {
-                *(if x.is_finite() { &mut finite } else { &mut others }) += 1;
-            }
+            // The softcap of 30 hides what is greater.
+            telling[seed as usize] = want.iter().filter(|x| x.abs() < 29.9).count();
         }
-        (finite, others)
+        telling
     });
-    println!("finite and other logits: {counts:?}");
-    assert!(counts.iter().all(|&(finite, _)| finite >= VOCAB as usize * (TOKENS.len() - FROM)));
+    let all_logits = VOCAB as usize * (TOKENS.len() - FROM);
+    println!("logits that show a difference, of {all_logits}, for each kind of weights: {counts:?}");
+    assert!(counts.iter().all(|n| n[0] == all_logits && n[1] > all_logits / 2));
 }
 
 /// The comparison notices one bit of one code, or of a number.
@@ -155,7 +156,7 @@ fn a_wrong_bit_of_a_weight_is_noticed() {
 }
 
 /// Numbers that are not finite among the router's logits: kernels and interpreter choose the same experts, and every weight is
-/// NaN just where a NaN or +inf is among the logits.
+/// NaN just where a NaN or an infinity is among the logits.
 #[test]
 fn routing_of_what_is_not_finite() {
     const K: usize = 3;
@@ -165,7 +166,7 @@ fn routing_of_what_is_not_finite() {
         let r = s.route("route", x, K as u32);
         let g = through_passes(s.unpinned(&[x, r]), &without(&["fuse", "merge-launches"]));
         let tokens: Vec<u32> = (0..64).collect();
-        let source = Made::of(&g, Kind::Special, 4);
+        let source = Made::of(&g, Kind::Wild, 4);
         let mut s = Session::new(&g, &source).unwrap_or_else(|e| panic!("{e:#?}"));
         s.step(&tokens, 0).unwrap_or_else(|d| panic!("{d}"));
         let logits = s.value("x").and_then(|v| v.f32s()).expect("floats").to_vec();
@@ -174,16 +175,18 @@ fn routing_of_what_is_not_finite() {
             .chunks(K)
             .flat_map(|c| c.iter().map(|c| f32::from_bits(c.expert)).chain(c.iter().map(|c| c.weight)))
             .collect();
-        let (mut clean, mut poisoned) = (0, 0);
+        let (mut clean, mut poisoned, mut only_minus) = (0, 0, 0);
         for (z, w) in logits.chunks(width as usize).zip(want.chunks(2 * K)) {
-            if z.iter().any(|z| z.is_nan() || *z == f32::INFINITY) {
+            if z.iter().any(|z| !z.is_finite()) {
                 assert!(w[K..].iter().all(|w| w.is_nan()), "{z:?}: {w:?}");
                 poisoned += 1;
+                only_minus += usize::from(z.iter().all(|z| z.is_finite() || *z == f32::NEG_INFINITY));
             } else {
                 clean += usize::from(w[K..].iter().all(|w| w.is_finite()));
             }
         }
-        assert!(clean > 5 && poisoned > 5, "{width}: {clean} clean rows, {poisoned} poisoned");
+        let counts = format!("{width}: {clean} clean rows, {poisoned} poisoned, of them {only_minus} by -inf alone");
+        assert!(clean > 5 && poisoned > 5 && only_minus > 2, "{counts}");
         for (i, schedule) in SCHEDULES.into_iter().enumerate() {
             let plan = planned(&g, i);
             let o = object(&plan, best_target());
@@ -191,6 +194,11 @@ fn routing_of_what_is_not_finite() {
                 let got = step(&plan, &place, &source, &tokens, 0, &[("route", 2 * K)]);
                 same_bits(&format!("{width}, {schedule}, {name}"), &want, &got[0], 2 * K);
             }
+            // The plant: kernels that let -inf through.
+            let mut wrong = plan.clone();
+            assert_eq!(wrong.kernels.iter_mut().map(|k| usize::from(fault::plant(k, fault::infinities))).sum::<usize>(), 1);
+            let got = step(&wrong, &Place::Interpreter, &source, &tokens, 0, &[("route", 2 * K)]);
+            assert!(difference(&want, &got[0], 2 * K).is_some(), "{width}, {schedule}: -inf is let through unnoticed");
         }
     }
 }
@@ -333,6 +341,27 @@ fn orders_of_plain_weights_are_obeyed() {
         }
         seen.push(want);
     }
+}
+
+/// Matmuls of one stage share their rows among one number of lanes; orders that forbid it are refused by the stage's name.
+#[test]
+fn orders_that_part_rows_differently_are_refused() {
+    let mut s = sketch("parted", Format::Plain(Dtype::Bf16));
+    let x = s.embed("x", 128);
+    let (a, b) = (s.linear("a", x, 64), s.linear("b", x, 64));
+    let y = s.add("y", a, b);
+    let mut g = through_passes(s.unpinned(&[y]), &Options::default());
+    let stage = g.stages.iter().find(|s| s.nodes.contains(&a)).expect("a stage").clone();
+    assert!(stage.nodes.contains(&b), "{stage:?}");
+    let mut order = |id, order| g.node_mut(id).op = ir::graph::op::Op::Linear { order: Some(order) };
+    order(a, ReductionOrder::contiguous(8));
+    order(b, ReductionOrder::CHAIN);
+    // One lane a row suits every order, four only the first.
+    assert_eq!((Schedule::HOST.chain_lanes, Schedule::GPU.chain_lanes), (1, 4));
+    passes::lower::lower(&g, &Schedule::HOST).unwrap_or_else(|d| panic!("{d}"));
+    let d = passes::lower::lower(&g, &Schedule::GPU).unwrap_err();
+    assert_eq!((d.code, &d.place), ("E0604", &stage.name), "{d}");
+    assert!(d.message.contains("different numbers of lanes"), "{d}");
 }
 
 /// Rows of weights that are no multiple of eight have no kernel, and the message says whose they are.

@@ -19,7 +19,6 @@ use passes::{Manager, Module, Options, Pipeline};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 fn tool(name: &str) -> PathBuf {
     let p = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin").join(name);
@@ -52,14 +51,14 @@ fn kernels_of(graph: Graph, fuse: bool, schedule: Schedule) -> Vec<Kernel> {
     (0..plan.kernels.len()).filter(tiled).map(|i| plan.kernels[i].clone()).collect()
 }
 
-/// Float operations in a disassembly, by the first word of each instruction (uniform and packed forms too).
-fn sass_counts(text: &str) -> Counts {
+/// Float operations in lines of a disassembly, by the first word of each instruction (uniform and packed forms too).
+fn sass_counts<'a>(lines: impl IntoIterator<Item = &'a str>) -> Counts {
     let mut n = Counts::default();
-    for line in text.lines() {
+    for line in lines {
         // `        /*0a30*/                   @P0 FFMA R7, R8, R9, R7 ;`
         let Some((_, rest)) = line.split_once("*/") else { continue };
         let mut words = rest.split_whitespace().skip_while(|w| w.starts_with('@'));
-        let op = words.next().unwrap_or("").split('.').next().unwrap_or("");
+        let op = words.next().unwrap_or("").trim_end_matches(';').split('.').next().unwrap_or("");
         match op {
             "FFMA" | "UFFMA" | "FFMA32I" => n.fma += 1,
             "FMUL" | "UFMUL" | "FMUL32I" => n.mul += 1,
@@ -73,15 +72,16 @@ fn sass_counts(text: &str) -> Counts {
     n
 }
 
-/// What the assembler says of one kernel.
+/// What the assembler makes of one kernel.
 struct Assembled {
-    sass: Counts,
+    /// Instructions.
+    code: Vec<u8>,
     registers: u32,
     spilled: u32,
     shared: u32,
 }
 
-fn assemble(ptx: &str, target: &Target, at: &Path) -> Result<Assembled, String> {
+fn assemble(ptx: &str, target: Target, at: &Path) -> Result<Assembled, String> {
     let (src, bin) = (at.with_extension("ptx"), at.with_extension("cubin"));
     std::fs::write(&src, ptx).map_err(|e| e.to_string())?;
     let out = Command::new(tool("ptxas"))
@@ -98,21 +98,77 @@ fn assemble(ptx: &str, target: &Target, at: &Path) -> Result<Assembled, String> 
             .filter_map(|(i, _)| log[..i].trim_end().rsplit([' ', ',']).next().and_then(|w| w.parse::<u32>().ok()))
             .sum()
     };
-    let dis = Command::new(tool("nvdisasm")).arg("-c").arg(&bin).output().map_err(|e| e.to_string())?;
-    if !dis.status.success() {
-        return Err(String::from_utf8_lossy(&dis.stderr).into_owned());
-    }
+    let code = instructions(&std::fs::read(&bin).map_err(|e| e.to_string())?);
     Ok(Assembled {
-        sass: sass_counts(&String::from_utf8_lossy(&dis.stdout)),
+        code: code.ok_or("the assembler wrote no code that can be found")?,
         registers: number("registers"),
         spilled: number("bytes spill stores") + number("bytes spill loads") + number("bytes stack frame"),
         shared: number("bytes smem"),
     })
 }
 
+/// The sections `.text.*` of an ELF file, one after the other.
+fn instructions(elf: &[u8]) -> Option<Vec<u8>> {
+    let word = |at: usize, n: usize| {
+        let bytes = elf.get(at..at.checked_add(n)?)?;
+        Some(bytes.iter().rev().fold(0usize, |x, b| x << 8 | usize::from(*b)))
+    };
+    let (table, size, count, names) = (word(0x28, 8)?, word(0x3a, 2)?, word(0x3c, 2)?, word(0x3e, 2)?);
+    let names = word(table + names * size + 24, 8)?;
+    let mut code = vec![];
+    for section in (0..count).map(|i| table + i * size) {
+        if elf.get(names + word(section, 4)?..)?.starts_with(b".text.") {
+            let from = word(section + 24, 8)?;
+            code.extend_from_slice(elf.get(from..from.checked_add(word(section + 32, 8)?)?)?);
+        }
+    }
+    (!code.is_empty()).then_some(code)
+}
+
+/// Float operations of each of some kernels. The disassembler takes half a second to start, so it gets them all at once.
+fn disassemble(code: &[&[u8]], target: Target, at: &Path) -> Result<Vec<Counts>, String> {
+    const BYTES: usize = 16; // of an instruction
+    let raw = at.with_extension("raw");
+    std::fs::write(&raw, code.concat()).map_err(|e| e.to_string())?;
+    let machine = target.name().replace("sm_", "SM");
+    let dis = Command::new(tool("nvdisasm")).args(["-b", &machine]).arg(&raw).output().map_err(|e| e.to_string())?;
+    if !dis.status.success() {
+        return Err(String::from_utf8_lossy(&dis.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&dis.stdout).into_owned();
+    let mut lines = text.lines().filter_map(|l| Some((l.trim_start().strip_prefix("/*")?.split_once("*/")?.0, l))).peekable();
+    let mut start = 0;
+    let mut counts = vec![];
+    for kernel in code {
+        let (mut of_kernel, end) = (vec![], start + kernel.len());
+        let mut next = start;
+        while let Some((at, line)) = lines.next_if(|(at, _)| usize::from_str_radix(at, 16).is_ok_and(|at| at < end)) {
+            if usize::from_str_radix(at, 16) != Ok(next) {
+                return Err(format!("instruction {next:x} is not disassembled"));
+            }
+            next += BYTES;
+            of_kernel.push(line);
+        }
+        if next != end {
+            return Err(format!("the disassembly ends at {next:x}, the kernel at {end:x}"));
+        }
+        counts.push(sass_counts(of_kernel));
+        start = end;
+    }
+    Ok(counts)
+}
+
 #[test]
 fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
     let mut all: BTreeMap<String, Kernel> = BTreeMap::new();
+    // The same kernel in two programs is assembled once.
+    let mut known = BTreeSet::new();
+    let mut add = |name: String, mut k: Kernel| {
+        k.name = "k".into();
+        if known.insert(ir::kernel::text::print(&k)) {
+            all.insert(name, k);
+        }
+    };
     let staged = Schedule { stages: 3, ..Schedule::GPU };
     let tiles = Schedule::GPU_PREFILL;
     let eight = Schedule { stages: 3, tokens: 8, ..tiles };
@@ -125,11 +181,9 @@ fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
         ("staged-tiles", true, eight),
     ] {
         for k in kernels(common::checkpoint(), fuse, schedule) {
-            all.insert(format!("{tag}.{}", k.name), k);
+            add(format!("{tag}.{}", k.name), k);
         }
     }
-    // The same kernel in two formats is assembled once.
-    let mut known = BTreeSet::new();
     // Codes of 2 and 3 bits are read as those of 4, codes of 5 and 6 as those of 8, which the demo model has with bf16 scales.
     for f in [FORMATS[0], FORMATS[1], FORMATS[2], FORMATS[4], FORMATS[7]] {
         let plain = matches!(f, Format::Plain(_));
@@ -137,12 +191,8 @@ fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
             if !plain && !fuse || f != FORMATS[0] && schedule == staged {
                 continue;
             }
-            for mut k in kernels_of(small_model(f), fuse, schedule) {
-                let name = format!("{f:?}.{fuse}.{schedule}.{}", k.name);
-                k.name = "k".into();
-                if known.insert(ir::kernel::text::print(&k)) {
-                    all.insert(name, k);
-                }
+            for k in kernels_of(small_model(f), fuse, schedule) {
+                add(format!("{f:?}.{fuse}.{schedule}.{}", k.name), k);
             }
         }
     }
@@ -172,26 +222,15 @@ fn kernels_of_the_released_sizes_assemble() {
 fn check_all(tag: &str, all: &BTreeMap<String, Kernel>) -> usize {
     let dir = std::env::temp_dir().join(format!("isobit-ptx-{tag}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let jobs: Vec<(&String, &Kernel, Target)> =
-        all.iter().flat_map(|(n, k)| [Target::Sm121, Target::Sm90].map(|t| (n, k, t))).collect();
-    let next = Mutex::new(jobs.iter().enumerate());
-    let rows = Mutex::new(vec![]);
-    std::thread::scope(|s| {
-        for _ in 0..2 {
-            s.spawn(|| {
-                loop {
-                    let Some((i, (name, k, target))) = next.lock().unwrap().next() else { return };
-                    let row = check(name, k, target, &dir.join(format!("k{i}")));
-                    rows.lock().unwrap().push((i, row));
-                }
-            });
-        }
-    });
+    let kernels: Vec<(&String, &Kernel)> = all.iter().collect();
+    let batches: Vec<_> =
+        [Target::Sm121, Target::Sm90].into_iter().flat_map(|t| kernels.chunks(16).map(move |c| (t, c))).collect();
+    let numbered: Vec<_> = batches.iter().enumerate().collect();
+    let rows =
+        common::on_two_threads(&numbered, |(i, (target, batch))| check(batch, *target, &dir.join(format!("b{i}")))).concat();
     std::fs::remove_dir_all(&dir).unwrap();
-    let mut rows = rows.into_inner().unwrap();
-    rows.sort_by_key(|r| r.0);
     let mut bad = vec![];
-    for (_, row) in &rows {
+    for row in &rows {
         match row {
             Ok(line) => println!("{line}"),
             Err(e) => bad.push(e.clone()),
@@ -201,24 +240,44 @@ fn check_all(tag: &str, all: &BTreeMap<String, Kernel>) -> usize {
     rows.len()
 }
 
-fn check(name: &str, k: &Kernel, target: &Target, at: &Path) -> Result<String, String> {
-    let place = format!("{name} on {}", target.name());
-    let ptx = codegen::ptx(&[k], *target).map_err(|e| format!("{place}: {e}"))?.remove(0);
-    ptx_audit(&ptx).map_err(|e| format!("{place}: {e}"))?;
-    let (ir, text) = (float_counts(k), ptx_counts(&ptx));
-    let a = assemble(&ptx, target, at).map_err(|e| format!("{place}: {e}"))?;
+/// Checks some kernels for one architecture.
+fn check(kernels: &[(&String, &Kernel)], target: Target, at: &Path) -> Vec<Result<String, String>> {
+    let place = |name: &str| format!("{name} on {}", target.name());
+    let made: Vec<_> = kernels.iter().map(|(name, k)| made(k, target, at).map_err(|e| format!("{}: {e}", place(name)))).collect();
+    let code: Vec<&[u8]> = made.iter().flatten().map(|(_, a)| &a.code[..]).collect();
+    let mut counts = match disassemble(&code, target, at) {
+        Ok(counts) => counts.into_iter(),
+        Err(e) => return vec![Err(format!("{}: {e}", place(kernels[0].0)))],
+    };
+    let judge = |((name, k), made): (&(&String, &Kernel), Result<(Counts, Assembled), String>)| {
+        let (text, a) = made?;
+        let sass = counts.next().ok_or_else(|| format!("{}: no disassembly", place(name)))?;
+        verdict(k, text, &a, sass).map_err(|e| format!("{}: {e}", place(name))).map(|line| format!("{}: {line}", place(name)))
+    };
+    kernels.iter().zip(made).map(judge).collect()
+}
+
+/// Compiles and assembles a kernel; the float operations of its PTX.
+fn made(k: &Kernel, target: Target, at: &Path) -> Result<(Counts, Assembled), String> {
+    let ptx = codegen::ptx(&[k], target).map_err(|e| e.to_string())?.remove(0);
+    ptx_audit(&ptx).map_err(|e| e.to_string())?;
+    Ok((ptx_counts(&ptx), assemble(&ptx, target, at)?))
+}
+
+fn verdict(k: &Kernel, text: Counts, a: &Assembled, sass: Counts) -> Result<String, String> {
     if a.spilled > 0 {
-        return Err(format!("{place}: {} bytes spilled", a.spilled));
+        return Err(format!("{} bytes spilled", a.spilled));
     }
+    let ir = float_counts(k);
     // An expression that a kernel repeats LLVM may compute once: then there is less of everything. A contraction is one fma
     // more, and the assembler may change nothing at all.
     let once = text.fma <= ir.fma && text.mul <= ir.mul && text.add <= ir.add;
-    if !once || text != a.sass {
-        return Err(format!("{place}: float operations differ: kernel {ir:?}, PTX {text:?}, machine code {:?}", a.sass));
+    if !once || text != sass {
+        return Err(format!("float operations differ: kernel {ir:?}, PTX {text:?}, machine code {sass:?}"));
     }
     let repeated = if ir == text { "" } else { ", repeated expressions computed once" };
     let (registers, shared, Counts { fma, mul, add }) = (a.registers, a.shared, text);
-    Ok(format!("{place}: {registers} registers, {shared} bytes shared, fma {fma} mul {mul} add {add}{repeated}"))
+    Ok(format!("{registers} registers, {shared} bytes shared, fma {fma} mul {mul} add {add}{repeated}"))
 }
 
 /// The plants: what the check is for must be seen.
@@ -234,14 +293,23 @@ fn contraction_and_forbidden_forms_are_seen() {
     let k = b.finish();
     let ptx = codegen::ptx(&[&k], Target::Sm121).unwrap().remove(0);
     let at = std::env::temp_dir().join(format!("isobit-plant-{}", std::process::id()));
-    assert_eq!(assemble(&ptx, &Target::Sm121, &at).unwrap().sass, float_counts(&k));
+    let code = |ptx: &str| assemble(ptx, Target::Sm121, &at).unwrap().code;
+    let right = code(&ptx);
     // Without `.rn` the assembler fuses: the audit refuses the text, and the counts of the machine code give it away.
     let loose = ptx.replace("mul.rn.f32", "mul.f32").replace("add.rn.f32", "add.f32");
     assert!(ptx_audit(&loose).is_err());
-    assert_eq!(assemble(&loose, &Target::Sm121, &at).unwrap().sass, Counts { fma: 1, mul: 0, add: 0 });
+    let fused = code(&loose);
+    let want = float_counts(&k);
+    // One after the other, each kernel has its own counts.
+    let counts = disassemble(&[&right, &fused, &right], Target::Sm121, &at).unwrap();
+    assert_eq!(counts, [want, Counts { fma: 1, mul: 0, add: 0 }, want]);
+    // What is no code, or is cut inside an instruction, is not counted at all.
+    assert!(disassemble(&[&right, &[0xff; 64]], Target::Sm121, &at).is_err());
+    assert!(disassemble(&[&right, &right[..100]], Target::Sm121, &at).is_err());
+    assert!(instructions(b"garbage").is_none());
     // An assembler's complaint is an error, too.
-    assert!(assemble("garbage", &Target::Sm121, &at).is_err());
-    for ext in ["ptx", "cubin"] {
+    assert!(assemble("garbage", Target::Sm121, &at).is_err());
+    for ext in ["ptx", "cubin", "raw"] {
         let _ = std::fs::remove_file(at.with_extension(ext));
     }
 }

@@ -51,3 +51,27 @@ impl std::error::Error for Diagnostic {}
 
 /// Result with one diagnostic.
 pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
+
+/// The `n` names that are nearest to a word, the nearest first: for hints.
+pub fn nearest<'a>(names: impl IntoIterator<Item = &'a str>, word: &str, n: usize) -> Vec<&'a str> {
+    // No name is so long that more of the word would matter.
+    let word: String = word.chars().take(100).collect();
+    let mut near: Vec<&str> = names.into_iter().collect();
+    near.sort_by_cached_key(|name| distance(name, &word));
+    near.truncate(n);
+    near
+}
+
+/// Edits that make one word the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b = b.as_bytes();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let best = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], best);
+        }
+    }
+    row[b.len()]
+}

@@ -301,19 +301,21 @@ fn route_ties_and_nan() {
     #[rustfmt::skip]
     let z = [
         1.0, 2.0, 2.0, 2.0,
-        -0.0, 0.0, -inf, -1.0,
+        -0.0, 0.0, -3e38, -1.0,
         nan, 1.0, nan, 3.0,
         nan, nan, nan, nan,
         -inf, 1.0, 2.0, nan,
         1.0, inf, nan, inf,
         1.0, 2.0, inf, 3.0,
+        3.0, 2.0, -inf, 4.0,
+        -inf, -inf, -inf, -inf,
     ];
     let body = " %10 = weight : f32[4] \"scale\"\n %11 = route %2 %10 {k=3} : route[T,3] \"out\"";
     let Value::Route(c) = run(&[(4, &z)], body).0 else { panic!() };
     let experts: Vec<u32> = c.iter().map(|c| c.expert).collect();
-    assert_eq!(experts, [1, 2, 3, 0, 1, 3, 0, 2, 3, 0, 1, 2, 3, 2, 1, 1, 2, 3, 2, 3, 1]);
+    assert_eq!(experts, [1, 2, 3, 0, 1, 3, 0, 2, 3, 0, 1, 2, 0, 3, 2, 1, 2, 3, 2, 3, 1, 2, 3, 0, 0, 1, 2]);
     assert!(c[..6].iter().all(|c| c.weight.is_finite()));
-    // A NaN counts as +inf, and either makes every weight NaN.
+    // NaN and -inf count as +inf, and each makes every weight NaN.
     assert!(c[6..].iter().all(|c| c.weight.is_nan()));
 }
 

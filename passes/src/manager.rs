@@ -5,7 +5,7 @@ use crate::instrument::repro::Reproducer;
 use crate::options::Options;
 use crate::pass::{Decisions, Module, Pass, PassCx};
 use crate::pipeline::{Pipeline, registry};
-use ir::diag::{Diagnostic, Result};
+use ir::diag::{Diagnostic, Result, nearest};
 use std::collections::BTreeMap;
 
 /// One pass of a finished (or failed) run.
@@ -104,12 +104,11 @@ impl Manager {
                 return Err(refused(pass, options, why));
             }
         }
-        for rule in &options.rules_off {
-            if !crate::fuse::rules().iter().any(|r| r.name == *rule) {
-                let known: Vec<_> = crate::fuse::rules().iter().map(|r| r.name.as_str()).collect();
-                return Err(Diagnostic::new("E0703", format!("there is no fusion rule `{rule}`"))
-                    .hint(format!("the rules are {}", known.join(", "))));
-            }
+        let rules = crate::fuse::rules();
+        if let Some(bad) = options.rules_off.iter().find(|b| !rules.iter().any(|r| r.name == **b)) {
+            let near = nearest(rules.iter().map(|r| r.name.as_str()), bad, 5).join(", ");
+            return Err(Diagnostic::new("E0703", format!("there is no fusion rule `{bad}`"))
+                .hint(format!("of {} rules, these have the nearest names: {near}", rules.len())));
         }
         Ok(())
     }
@@ -247,7 +246,7 @@ mod tests {
         assert!(f.diagnostic.hint.contains("fuse") && f.diagnostic.hint.contains("merge-launches"));
         let f = run("fold", &Options::parse("switch.fuze=off").unwrap(), &mut []).unwrap_err();
         assert_eq!(f.diagnostic.code, "E0701");
-        let f = run("fuse", &Options::parse("rule.nope=off").unwrap(), &mut []).unwrap_err();
+        let f = run("fuse", &Options::parse("rule.norm-into-quantise=off").unwrap(), &mut []).unwrap_err();
         assert!(f.diagnostic.code == "E0703" && f.diagnostic.hint.contains("norm-into-quantize"));
         let f = run("fold(x=1)", &Options::default(), &mut []).unwrap_err();
         assert!(f.diagnostic.code == "E0705" && f.diagnostic.hint.contains("takes none"));

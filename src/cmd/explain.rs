@@ -1,10 +1,10 @@
 //! `isobit explain`: what a diagnostic code means, or what a pass or a fusion rule does. Alone it lists all.
 
-use super::{Stop, distance};
+use super::Stop;
 use crate::args::ExplainArgs;
 use crate::explain::{self, Entry, Section};
 use crate::printer::Printer;
-use ir::diag::Diagnostic;
+use ir::diag::{Diagnostic, nearest};
 use passes::fuse::{self, Rule};
 use passes::{Effect, Level, Manager, Options, Pass};
 use serde_json::{Value, json};
@@ -27,10 +27,8 @@ pub fn run(args: &ExplainArgs, p: &mut Printer) -> Result<(), Stop> {
         return if args.json { p.line(&rule_json(rule).to_string()) } else { p.data(&rule_text(rule)) };
     }
     let codes = explain::sections().iter().flat_map(|s| &s.entries).map(|e| e.code.as_str());
-    let mut near: Vec<&str> =
-        codes.chain(manager.passes().map(|p| p.name())).chain(rules.iter().map(|r| r.name.as_str())).collect();
-    near.sort_by_key(|name| distance(name, word));
-    near.truncate(3);
+    let names = codes.chain(manager.passes().map(|p| p.name())).chain(rules.iter().map(|r| r.name.as_str()));
+    let near = nearest(names, word, 3);
     Err(Diagnostic::new("E0769", format!("there is no diagnostic code, pass or fusion rule `{word}`"))
         .hint(format!("near are {}; `isobit explain` lists all", near.join(", ")))
         .into())

@@ -22,7 +22,7 @@ const NO_CACHE: &str = "`--cache-dir` names another folder, `--no-cache` none";
 pub struct Loaded {
     /// The model.
     pub checkpoint: Checkpoint,
-    /// Its tokenizer; a model with random weights need not have one.
+    /// Its tokenizer, unless it has none and needs none.
     pub text: Option<Text>,
     /// What runs.
     pub program: Program,
@@ -132,7 +132,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
             _ => artifact.program(place.target)?,
         };
         let ck = artifact.checkpoint()?;
-        let text = tokenizer(&ck)?;
+        let text = tokenizer(&ck, args)?;
         look(&ck, text.as_ref())?;
         return done(ck, text, program, place.gpu, "artifact");
     }
@@ -141,7 +141,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     }
     let place = place(if cfg!(feature = "llvm") { &Target::ALL } else { &[] }, p)?;
     let ck = super::checkpoint(source, args.build.weights, p)?;
-    let text = tokenizer(&ck)?; // its faults are told before the work
+    let text = tokenizer(&ck, args)?; // its faults are told before the work
     look(&ck, text.as_ref())?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     if runner == Runner::Interpreter {
@@ -190,10 +190,10 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     done(ck, text, compiled.programs.remove(0), place.gpu, "compiled")
 }
 
-/// The tokenizer of a model.
-fn tokenizer(ck: &Checkpoint) -> Result<Option<Text>> {
-    if ck.random().is_some() && ck.file("tokenizer.json").is_none() {
-        return Ok(None);
+/// The tokenizer of a model. Random weights, and ids on the command line, do without one.
+fn tokenizer(ck: &Checkpoint, args: &RunArgs) -> Result<Option<Text>> {
+    if ck.file("tokenizer.json").is_none() && (ck.random().is_some() || args.ids.is_some()) {
+        return models::text::stop_ids(ck).map(|_| None); // for its faults
     }
     Text::load(ck).map(Some)
 }

@@ -116,30 +116,5 @@ fn resolve_passes(args: &PassArgs, o: &mut CompileOptions) -> Result<()> {
     o.passes.pass_limit = args.pass_limit.or(o.passes.pass_limit);
     o.check()?;
     // Unknown rules and refused switches are told before a model is read.
-    let rules = passes::fuse::rules();
-    if let Some(bad) = o.passes.rules_off.iter().find(|b| !rules.iter().any(|r| r.name == **b)) {
-        let mut near: Vec<&str> = rules.iter().map(|r| r.name.as_str()).collect();
-        near.sort_by_key(|name| distance(name, bad));
-        near.truncate(5);
-        return Err(Diagnostic::new("E0759", format!("there is no fusion rule `{bad}`")).at("--disable-rule").hint(format!(
-            "of {} rules, these have the nearest names: {}",
-            rules.len(),
-            near.join(", ")
-        )));
-    }
     passes::Manager::default().check(&passes::Pipeline::full(), &o.passes)
-}
-
-/// Edits that make one word the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b = b.as_bytes();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let best = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], best);
-        }
-    }
-    row[b.len()]
 }

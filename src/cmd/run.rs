@@ -73,21 +73,13 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         let (device, compile, load) = (engine.device_name(), compile.as_secs_f64(), load.as_secs_f64());
         p.note(&format!("{what} on {device}; {origin} in {compile:.2} s, loaded in {load:.2} s"));
     }
-    let (text, stop) = (text.as_ref(), stop_ids(args, &checkpoint, text.as_ref()));
+    let stop = if args.ignore_eos { vec![] } else { models::text::stop_ids(&checkpoint)? };
+    let text = text.as_ref();
     let mut session = Turns { args, text, stop, engine, logits, history: Form::of(args).beginning(), origin, compile, load };
     match input {
         Input::Prompt(prompt) => session.turn(&prompt, p),
         Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
         Input::Lines => session.lines(p),
-    }
-}
-
-/// The ids that end a generation.
-fn stop_ids(args: &RunArgs, ck: &Checkpoint, text: Option<&Text>) -> Vec<u32> {
-    match text {
-        _ if args.ignore_eos => vec![],
-        Some(text) => text.stop_ids().to_vec(),
-        None => ck.config().eos.clone(),
     }
 }
 

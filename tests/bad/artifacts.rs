@@ -52,7 +52,7 @@ impl Artifact {
     }
 
     /// Changes the bit of one byte.
-    fn flip(&self, name: &str) {
+    pub fn flip(&self, name: &str) {
         let mut bytes = fs::read(self.path(name)).unwrap();
         let at = bytes.len() / 2;
         bytes[at] ^= 1;

@@ -58,7 +58,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, blake3::Hash> {
 #[test]
 fn while_an_artifact_is_written() {
     let dir = scratch("kill-artifact");
-    Model::new(&dir);
+    Model::tiny(&dir);
     let artifact = dir.join("a.isobit");
     let leftover = |n: &String| n.starts_with(".a.isobit.tmp-");
     // At the first byte, and in the middle of a file.
@@ -84,7 +84,7 @@ fn while_an_artifact_is_written() {
 #[test]
 fn while_the_cache_is_written() {
     let dir = scratch("kill-cache");
-    Model::new(&dir);
+    Model::tiny(&dir);
     killed(&dir, CACHED, 100_000);
     assert!(names(&dir.join("c")).iter().all(|n| n.starts_with('.')), "{:?}", names(&dir.join("c")));
     let first = works(&dir, CACHED);
@@ -98,14 +98,14 @@ fn while_the_cache_is_written() {
 #[test]
 fn while_logits_are_written() {
     let dir = scratch("kill-logits");
-    Model::new(&dir);
+    Model::tiny(&dir);
     let args = format!("{CACHED} --logits l");
     works(&dir, CACHED);
-    killed(&dir, &args, 20_000);
+    killed(&dir, &args, 3_000);
     assert!(!dir.join("l").exists());
     works(&dir, &args);
     let good = fs::read(dir.join("l")).unwrap();
-    killed(&dir, &args, 20_000);
+    killed(&dir, &args, 3_000);
     assert!(fs::read(dir.join("l")).unwrap() == good);
     clean(&dir);
 }
@@ -156,7 +156,7 @@ fn by_somebody_else() {
 #[test]
 fn by_a_process_of_the_same_number() {
     let dir = scratch("kill-number");
-    Model::new(&dir);
+    Model::tiny(&dir);
     let child = Child { leftover: Some(".a.isobit.tmp-PID-0"), ..Child::default() };
     let o = isobit(&dir, COMPILE, child);
     assert_eq!(o.code(), Some(0), "{}", o.err);

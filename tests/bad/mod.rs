@@ -8,9 +8,12 @@
 pub mod artifacts;
 pub mod checkpoints;
 pub mod config;
+pub mod explain;
 pub mod garbage;
+pub mod inspect;
 pub mod kill;
 pub mod model;
+pub mod opt;
 pub mod places;
 pub mod quantize;
 pub mod runner_tests;

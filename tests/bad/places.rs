@@ -13,9 +13,9 @@ fn lock(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A folder `locked` that cannot be written to, beside the good model.
+/// A folder `locked` that cannot be written to, beside a good model.
 fn locked(dir: &Path) {
-    Model::new(dir);
+    Model::tiny(dir);
     fs::create_dir(dir.join("locked")).unwrap();
     lock(&dir.join("locked"), 0o555);
 }
@@ -25,10 +25,10 @@ pub fn cases() -> Vec<Case> {
     let user = Child { unprivileged: true, ..Child::default() };
     let room = |bytes| Child { files: Some((bytes, Beyond::Error)), ..Child::default() };
     let full = Child { full_output: true, ..Child::default() };
-    let sound = |name: &str, args: &str| damaged(name, |_| ()).run(args);
+    let sound = |name: &str, args: &str| case(name, Model::tiny, args);
     let compiles = "compiles the model";
     let blocked = |dir: &Path| {
-        Model::new(dir);
+        Model::tiny(dir);
         fs::write(dir.join("c"), "text").unwrap();
     };
     vec![
@@ -76,7 +76,7 @@ pub fn cases() -> Vec<Case> {
         .child(room(1_000_000))
         .large(compiles),
         sound("logits-without-room", &format!("{RUN} --logits l"))
-            .child(room(20_000))
+            .child(room(3_000))
             .prints()
             .large("compiles and runs the model"),
         sound("dumps-without-room", "compile model --dump-dir d --target x86-64-v3").child(room(1000)).large(compiles),

@@ -15,7 +15,8 @@ pub fn cases() -> Vec<Case> {
     let other = |name: &str, file: &'static str, text: &'static str| damaged(name, move |m| m.put(file, text)).run(CHAT);
     let deep = |open: &str, close: &str| format!("{{{{ {}1{} }}}}", open.repeat(10_000), close.repeat(10_000));
     vec![
-        damaged("no-tokenizer", |m| m.remove(TOKENIZER)),
+        damaged("no-tokenizer", |m| m.remove(TOKENIZER)).run(CHAT),
+        damaged("no-tokenizer-for-a-conversation", |m| m.remove(TOKENIZER)).run(CHAT.trim_end_matches(" Hello")),
         other("tokenizer-empty", TOKENIZER, ""),
         other("tokenizer-no-json", TOKENIZER, "{\"model\": {"),
         other("tokenizer-a-list", TOKENIZER, "[]"),

@@ -1,7 +1,7 @@
 //! Faults to plant in kernels, so that a comparison can be seen to fail.
 #![allow(clippy::ptr_arg)] // all faults are of one type
 
-use ir::kernel::{Block, FloatOp, Inst, Kernel, Mem, Op, Ty, V};
+use ir::kernel::{Block, FCmp, FloatOp, Inst, Kernel, Mem, Op, Ty, V};
 
 /// A small change of some list of instructions; false if there is nothing to change in it.
 pub type Fault = fn(&mut Vec<Inst>, &mut Vec<Ty>) -> bool;
@@ -74,6 +74,24 @@ fn split(insts: &mut Vec<Inst>, types: &mut Vec<Ty>, at: usize) -> bool {
     insts[at].op = Op::Float(FloatOp::Add, product, c);
     insts.insert(at, Inst { op: Op::Float(FloatOp::Mul, a, b), results: vec![product] });
     true
+}
+
+/// Tests for what is not finite, `x - x` against NaN, that only see NaN.
+pub fn infinities(insts: &mut Vec<Inst>, _: &mut Vec<Ty>) -> bool {
+    let less_itself = |v: V| {
+        insts.iter().find_map(|i| match i.op {
+            Op::Float(FloatOp::Sub, a, b) if a == b && i.results[0] == v => Some(a),
+            _ => None,
+        })
+    };
+    let tests: Vec<(usize, V)> = (insts.iter().enumerate())
+        .filter_map(|(at, i)| match i.op {
+            Op::FCmp(FCmp::Nan, a, _) => less_itself(a).map(|x| (at, x)),
+            _ => None,
+        })
+        .collect();
+    tests.iter().for_each(|&(at, x)| insts[at].op = Op::FCmp(FCmp::Nan, x, x));
+    !tests.is_empty()
 }
 
 /// A store left out.

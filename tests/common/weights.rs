@@ -31,17 +31,26 @@ pub struct Made {
 pub enum Kind {
     /// Moderate numbers.
     Random,
-    /// Among them zeros of both signs, subnormals, huge ones, infinities and NaN.
+    /// Among them zeros of both signs, subnormals, the least normal, and great ones that overflow nowhere.
     Special,
+    /// Among them also huge ones, infinities and NaN.
+    Wild,
 }
 
-/// bf16 numbers that are hard: zeros, subnormals, the least normal, huge, infinite, NaN.
-const SPECIAL: [u16; 14] =
-    [0, 0x8000, 0x0001, 0x8001, 0x007f, 0x0080, 0x8080, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0x3f80, 0xbf80];
+/// Zeros, subnormals and the least normal of each format.
+const TINY_BF16: [u16; 7] = [0, 0x8000, 0x0001, 0x8001, 0x007f, 0x0080, 0x8080];
+const TINY_F16: [u16; 7] = [0, 0x8000, 0x0001, 0x8001, 0x03ff, 0x0400, 0x8400];
+const TINY_F32: [u32; 6] = [0, 0x8000_0000, 0x0000_0001, 0x8000_0001, 0x007f_ffff, 0x0080_0000];
 
-/// Hard numbers beyond those of bf16: subnormal, least, greatest, and one with all its bits.
-const SPECIAL_F16: [u16; 8] = [1, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0x3555];
-const SPECIAL_F32: [u32; 6] = [1, 0x8000_0001, 0x007f_ffff, 0x0080_0000, 0x7f7f_ffff, 0x3eaa_aaab];
+/// Huge, infinite, NaN, and some with all their bits.
+const WILD_BF16: [u16; 7] = [0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0x3f80, 0xbf80];
+const WILD_F16: [u16; 7] = [0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x3555, 0xb555];
+const WILD_F32: [u32; 7] = [0x7f7f_ffff, 0xff7f_ffff, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x3eaa_aaab, 0xbeaa_aaab];
+
+/// Great in a matrix that a norm comes after; bf16 and f16 both have it.
+const GREAT: f32 = 65280.0;
+/// Great among factors, and in the table that logits come from: times the size of the others, so that the softcap hides nothing.
+const GREATER: f32 = 32.0;
 
 /// binary16 bits of a number below 65504, cut off.
 fn f16(x: f32) -> u16 {
@@ -49,18 +58,31 @@ fn f16(x: f32) -> u16 {
     (if exponent > 0 { sign | (exponent as u32) << 10 | rest } else { sign }) as u16
 }
 
-/// A number of this format.
-fn number(r: &mut Rng, kind: Kind, dtype: Dtype, size: f32) -> Vec<u8> {
+/// A number of this format and of magnitudes below `size`, or a great one.
+fn number(r: &mut Rng, kind: Kind, dtype: Dtype, size: f32, great: f32) -> Vec<u8> {
     // One in 32 is special, so that many rows stay finite and differences show.
-    let special = kind == Kind::Special && r.below(32) == 0;
+    let x = if kind == Kind::Random || r.below(32) > 0 {
+        r.unit() * size
+    } else {
+        match (r.below(2), dtype, kind) {
+            (0, Dtype::Bf16, _) => return one_of(r, &TINY_BF16).to_le_bytes().to_vec(),
+            (0, Dtype::F16, _) => return one_of(r, &TINY_F16).to_le_bytes().to_vec(),
+            (0, Dtype::F32, _) => return one_of(r, &TINY_F32).to_le_bytes().to_vec(),
+            (_, Dtype::Bf16, Kind::Wild) => return one_of(r, &WILD_BF16).to_le_bytes().to_vec(),
+            (_, Dtype::F16, Kind::Wild) => return one_of(r, &WILD_F16).to_le_bytes().to_vec(),
+            (_, Dtype::F32, Kind::Wild) => return one_of(r, &WILD_F32).to_le_bytes().to_vec(),
+            _ => one_of(r, &[great, -great]),
+        }
+    };
     match dtype {
-        Dtype::Bf16 if special => SPECIAL[r.below(SPECIAL.len() as u32) as usize].to_le_bytes().to_vec(),
-        Dtype::Bf16 => bf16(r.unit() * size).to_le_bytes().to_vec(),
-        Dtype::F16 if special => SPECIAL_F16[r.below(SPECIAL_F16.len() as u32) as usize].to_le_bytes().to_vec(),
-        Dtype::F16 => f16(r.unit() * size).to_le_bytes().to_vec(),
-        Dtype::F32 if special => SPECIAL_F32[r.below(SPECIAL_F32.len() as u32) as usize].to_le_bytes().to_vec(),
-        Dtype::F32 => (r.unit() * size).to_le_bytes().to_vec(),
+        Dtype::Bf16 => bf16(x).to_le_bytes().to_vec(),
+        Dtype::F16 => f16(x).to_le_bytes().to_vec(),
+        Dtype::F32 => x.to_le_bytes().to_vec(),
     }
+}
+
+fn one_of<T: Copy>(r: &mut Rng, list: &[T]) -> T {
+    list[r.below(list.len() as u32) as usize]
 }
 
 impl Made {
@@ -91,13 +113,14 @@ impl Made {
         for id in g.ids().filter(|&id| g.node(id).op == Op::Weight) {
             let n = g.node(id);
             let count: usize = n.ty.shape.iter().map(|&d| d as usize).product();
+            let great = |size: f32| if n.ty.shape.len() > 1 && !n.name.ends_with(".table") { GREAT } else { GREATER * size };
             match n.ty.elem {
                 Elem::Affine { bits, group, scales: scale_dtype } => {
                     let groups = count / group as usize;
                     // Codes of fewer bits are worth more.
                     let size = 1.6 / (1 << bits) as f32;
-                    let scales = (0..groups).flat_map(|_| number(&mut r, kind, scale_dtype, size)).collect();
-                    let biases = (0..groups).flat_map(|_| number(&mut r, kind, scale_dtype, 0.7)).collect();
+                    let scales = (0..groups).flat_map(|_| number(&mut r, kind, scale_dtype, size, great(size))).collect();
+                    let biases = (0..groups).flat_map(|_| number(&mut r, kind, scale_dtype, 0.7, great(0.7))).collect();
                     let words = (0..count * bits as usize / 8).map(|_| r.word() as u8).collect();
                     let mut shape = [1; 3];
                     shape[3 - n.ty.shape.len()..].copy_from_slice(&n.ty.shape);
@@ -107,7 +130,7 @@ impl Made {
                     let dtype = n.ty.dtype().unwrap_or_else(|| panic!("{}: no made-up weights of {}", n.name, n.ty));
                     // Rows of a matrix are short sums, a vector's numbers are factors.
                     let size = if n.ty.shape.len() > 1 { 0.7 } else { 2.0 };
-                    let bytes = (0..count).flat_map(|_| number(&mut r, kind, dtype, size)).collect();
+                    let bytes = (0..count).flat_map(|_| number(&mut r, kind, dtype, size, great(size))).collect();
                     m.plain.insert(n.name.clone(), (dtype, n.ty.shape.clone(), bytes));
                 }
             }

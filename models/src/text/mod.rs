@@ -44,27 +44,12 @@ impl Text {
                 .hint("a checkpoint is a folder with config.json, *.safetensors and tokenizer.json"));
         };
         let mut tokenizer = tokenizer::Tokenizer::load(bytes, config.vocab_size, &at("tokenizer.json"))?;
-        let object = |name: &str| -> Result<Option<serde_json::Map<String, Value>>> {
-            match checkpoint.file(name).map(|b| json::parse(b, MAX_CONFIG, &at(name))).transpose()? {
-                None => Ok(None),
-                Some(Value::Object(o)) => Ok(Some(o)),
-                Some(other) => {
-                    Err(Diagnostic::new("E0206", format!("the file is {}, expected an object", json::show(&other))).at(at(name)))
-                }
-            }
-        };
-        let mut stop = config.eos.clone();
-        if let Some(o) = object("generation_config.json")? {
-            let place = at("generation_config.json");
-            stop.extend(token_ids(&place, "eos_token_id", o.get("eos_token_id"), config.vocab_size)?);
-        }
-        stop.sort_unstable();
-        stop.dedup();
+        let stop = stop_ids(checkpoint)?;
         if tokenizer.token(config.bos).is_none() {
             return Err(Diagnostic::new("E0245", format!("`bos_token_id` is {}, which the tokenizer does not have", config.bos))
                 .at(at("config.json")));
         }
-        let settings = object("tokenizer_config.json")?.unwrap_or_default();
+        let settings = object(checkpoint, "tokenizer_config.json")?.unwrap_or_default();
         for (_, token) in chat::named_tokens(&settings) {
             tokenizer.name_special(&token);
         }
@@ -171,7 +156,7 @@ impl Text {
         self.tokenizer.id(token)
     }
 
-    /// Ids that end a generation, ascending: those of config.json and of generation_config.json.
+    /// As [`stop_ids`].
     pub fn stop_ids(&self) -> &[u32] {
         &self.stop
     }
@@ -184,6 +169,29 @@ impl Text {
     /// The id that starts a prompt.
     pub fn bos(&self) -> u32 {
         self.bos
+    }
+}
+
+/// Ids that end a generation, ascending: those of config.json and of generation_config.json.
+pub fn stop_ids(checkpoint: &Checkpoint) -> Result<Vec<u32>> {
+    const FILE: &str = "generation_config.json";
+    let (config, place) = (checkpoint.config(), format!("{}/{FILE}", checkpoint.place()));
+    let mut stop = config.eos.clone();
+    if let Some(o) = object(checkpoint, FILE)? {
+        stop.extend(token_ids(&place, "eos_token_id", o.get("eos_token_id"), config.vocab_size)?);
+    }
+    stop.sort_unstable();
+    stop.dedup();
+    Ok(stop)
+}
+
+/// A JSON file of the checkpoint, if it is there.
+fn object(checkpoint: &Checkpoint, name: &str) -> Result<Option<serde_json::Map<String, Value>>> {
+    let at = format!("{}/{name}", checkpoint.place());
+    match checkpoint.file(name).map(|b| json::parse(b, MAX_CONFIG, &at)).transpose()? {
+        None => Ok(None),
+        Some(Value::Object(o)) => Ok(Some(o)),
+        Some(other) => Err(Diagnostic::new("E0206", format!("the file is {}, expected an object", json::show(&other))).at(at)),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Choosing: the k best experts of a token, and the greatest logit. Ties go to the lowest index. A NaN among the logits makes
-//! all weights of the token NaN, and the greatest logit's index -1, so that it cannot stay unseen.
+//! Choosing: the k best experts of a token, and the greatest logit. Ties go to the lowest index. An expert's logit that is
+//! not finite makes all weights of the token NaN, a NaN the greatest logit's index -1, so that it cannot stay unseen.
 
 use super::cx::{ArgKey, Kx};
 use ir::diag::{Diagnostic, Result};
@@ -32,8 +32,9 @@ pub fn route(kx: &mut Kx, id: NodeId, logits: Option<(Mem, V)>) -> Result<()> {
             }
             None => kx.load_value(z, i, pred),
         };
-        // A NaN is chosen first, and then `inf - inf` makes all weights NaN.
-        let bad = kx.b.is_nan(v);
+        // What is not finite is chosen first, and then `inf - inf` makes all weights NaN. `v - v` is 0, or NaN.
+        let zero = kx.b.sub(v, v);
+        let bad = kx.b.is_nan(zero);
         let v = kx.b.select(bad, inf, v);
         let left = pred.unwrap_or_else(|| kx.b.b(true));
         vals.push((i, v, left));

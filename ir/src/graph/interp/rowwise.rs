@@ -67,11 +67,12 @@ pub(super) fn rope(x: &[f32], width: usize, p: &RopeParams, first: usize) -> Vec
     out
 }
 
-/// The `k` highest logits with their weights; `k` is at most the number of logits. A NaN among the logits makes all weights NaN.
+/// The `k` highest logits with their weights; `k` is at most the number of logits. A logit that is not finite
+/// makes all weights NaN.
 pub(super) fn route(z: &[f32], k: usize, scale: &[f32]) -> Vec<Choice> {
     let s = &mut Scalar;
-    // A NaN is chosen first, and then `inf - inf` makes all weights NaN.
-    let z: Vec<f32> = z.iter().map(|v| if v.is_nan() { f32::INFINITY } else { *v }).collect();
+    // What is not finite is chosen first, and then `inf - inf` makes all weights NaN.
+    let z: Vec<f32> = z.iter().map(|v| if v.is_finite() { *v } else { f32::INFINITY }).collect();
     let mut best: Vec<(usize, f32)> = vec![];
     for _ in 0..k {
         let left = z.iter().copied().enumerate().filter(|(i, _)| best.iter().all(|(b, _)| b != i));

@@ -48,7 +48,9 @@ impl Shape {
     /// Of a node.
     pub fn of(g: &Graph, id: NodeId) -> Result<Shape> {
         let n = g.node(id);
-        let (q, write) = (n.inputs[0], n.inputs[1]);
+        let [q, write, ..] = n.inputs[..] else {
+            return Err(Diagnostic::new("E0620", "expected attention over a cache").at(&n.name));
+        };
         let kv = match g.node(write).op {
             Op::KvWrite => g.node(write).inputs[0],
             _ => write,
