@@ -35,7 +35,11 @@ pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool) -> Re
     let stages = attention::quantized(g, s, g.stages_or_default(), keep);
     let mut plan = Plan::default();
     let mut known: BTreeMap<String, u32> = BTreeMap::new();
-    for launch in g.launches_or_default() {
+    for mut launch in g.launches_or_default() {
+        launch.retain(|&i| !stages[i as usize].nodes.is_empty());
+        if launch.is_empty() {
+            continue;
+        }
         let parts = parts(g, s, &stages, &launch)?;
         let name = parts.iter().map(|p| p.stage.name.as_str()).collect::<Vec<_>>().join("+");
         let rows = parts[0].rows;

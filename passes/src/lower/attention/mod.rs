@@ -94,8 +94,8 @@ impl Shape {
     }
 }
 
-/// Stages in which the launch that joins an attention's parts also quantizes them, where all readers ask for that: else each
-/// block of a matmul would do it again. What nobody reads is then no longer stored, unless `keep` names it.
+/// Stages in which the launch that joins an attention's parts also quantizes them, where all readers ask for that: else another
+/// launch or each block of a matmul would do it. A stage that has no other node is left empty. What nobody reads is then no longer stored, unless `keep` names it.
 pub fn quantized(g: &Graph, s: &Schedule, mut stages: Vec<Stage>, keep: &dyn Fn(&str) -> bool) -> Vec<Stage> {
     for a in 0..stages.len() {
         let [id] = stages[a].nodes[..] else { continue };
@@ -106,7 +106,7 @@ pub fn quantized(g: &Graph, s: &Schedule, mut stages: Vec<Stage>, keep: &dyn Fn(
         };
         let users = g.users(id);
         let [q] = users[..] else { continue };
-        if !fits(&q) || stages.iter().any(|s| s.nodes[..] == [q]) {
+        if !fits(&q) {
             continue;
         }
         for s in &mut stages {
