@@ -94,7 +94,7 @@ pub fn candidates(g: &Graph, stages: &[Stage], apart: bool) -> Vec<Candidate> {
             let mut nodes: Vec<u32> = s.nodes.iter().map(|n| n.0).collect();
             nodes.sort_unstable();
             let solo = s.nodes.iter().any(|&n| matches!(g.node(n).op, Op::Attention { .. } | Op::Argmax));
-            let exact = |&n: &NodeId| matches!(g.node(n).op, Op::QLinear { .. } | Op::QExpertLinear { .. });
+            let exact = |&n: &NodeId| matches!(g.node(n).op, Op::QLinear { .. });
             let rows = s.stores.iter().map(|&n| rows_of(g, n) as u8).max().unwrap_or(0);
             let rows = if apart && s.nodes.iter().any(exact) { rows | 0x80 } else { rows };
             Candidate { waits, rows, solo, nodes, shared: of_stage(g, &s.nodes) }

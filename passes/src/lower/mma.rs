@@ -43,6 +43,8 @@ pub struct Tile {
     runs: u32,
     /// Words of a lane's row of the matrix in a run.
     words: u32,
+    /// Waiting sums of an output that lie in shared memory.
+    parked: u32,
 }
 
 impl Tile {
@@ -54,10 +56,18 @@ impl Tile {
             return None;
         }
         let run = group.min(64);
-        let t = Tile { rows: s.mma, per_warp: 4, stages: 0, run, runs: group / run, words: run * l.format.place() / 128 };
-        let tiles = [4, 2].into_iter().map(|per_warp| Tile { per_warp, ..t });
-        let staged = tiles.map(|t| Tile { stages: MAX_STAGES.min(SHARED_BUDGET / t.slot(l)), ..t });
-        staged.into_iter().find(|t| t.stages >= 2)
+        let words = run * l.format.place() / 128;
+        let t = Tile { rows: s.mma, per_warp: 4, stages: 0, run, runs: group / run, words, parked: 0 };
+        let staged = |t: Tile| Tile { stages: MAX_STAGES.min((SHARED_BUDGET - t.parked_bytes()) / t.slot(l)), ..t };
+        let deep = ends(&walk(l)).iter().any(|e| e.after > 1);
+        let tiles = [4, 2].map(|per_warp| Tile { per_warp, ..t });
+        let parked = staged(Tile { parked: 1, ..tiles[0] });
+        if deep && t.runs == 1 && parked.stages >= 2 {
+            return Some(parked);
+        }
+        // The planes of a long group take many registers.
+        let first = usize::from(t.runs > 1);
+        tiles[first..].iter().map(|&t| staged(t)).find(|t| t.stages >= 2)
     }
 
     /// Warps side by side along the matrix; the others are side by side along the chunk.
@@ -90,9 +100,13 @@ impl Tile {
         self.planes() + self.codes() + 32 * l.format.params() * self.tiles()
     }
 
-    /// Bytes of the ring.
-    pub fn bytes(&self, l: &MatrixLayout) -> u32 {
-        self.stages * self.slot(l)
+    /// Bytes of shared memory: the ring, and sums that wait.
+    pub fn bytes(&self, l: &MatrixLayout) -> [u32; 2] {
+        [self.stages * self.slot(l), self.parked_bytes()]
+    }
+
+    fn parked_bytes(&self) -> u32 {
+        4 * 4 * self.per_warp * 32 * WARPS * self.parked
     }
 }
 
@@ -160,21 +174,12 @@ fn ends(legs: &[Leg]) -> Vec<End> {
     out
 }
 
-impl End {
-    /// The sums that wait after the chain whose sums are `accs`.
-    fn joined(&self, kx: &mut Kx, accs: &[V], levels: &[Vec<V>]) -> Vec<Vec<V>> {
-        let mut waiting = levels[..self.before].to_vec();
-        for (i, &joins) in self.joins.iter().enumerate() {
-            let zero = kx.b.f(0.0);
-            let mut sums = if i == 0 { accs.to_vec() } else { vec![zero; accs.len()] };
-            for _ in 0..joins {
-                let before = waiting.pop().unwrap_or_default();
-                sums = before.into_iter().zip(sums).map(|(a, b)| kx.b.add(a, b)).collect();
-            }
-            waiting.push(sums);
-        }
-        waiting
-    }
+/// Sums that wait for the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Waiting {
+    Here(Vec<V>),
+    /// In shared memory from this array of the block on.
+    Parked(u32),
 }
 
 /// A step of the walk as values of the program.
@@ -253,7 +258,8 @@ impl Block<'_> {
     pub fn products(&self, kx: &mut Kx, mut x: impl FnMut(&mut Kx, V) -> Result<QRow>) -> Result<Vec<Product>> {
         let (t, l) = (self.tile, self.mat.l);
         let legs = walk(&l);
-        let ring = kx.shared("ring", t.bytes(&l));
+        let ring = kx.shared("ring", t.bytes(&l)[0]);
+        let parked = (t.parked > 0).then(|| kx.shared("parked", t.parked_bytes()));
         let (slot_bytes, planes, codes) = (t.slot(&l), t.planes(), t.codes());
         let (lane, warp) = (kx.b.lane(), kx.b.warp());
         let (quad, g) = (kx.b.int_c(IntOp::And, lane, 3), kx.b.lshr(lane, 2));
@@ -302,6 +308,7 @@ impl Block<'_> {
         let outputs = 4 * t.per_warp as usize;
         let ends = ends(&legs);
         let depth = ends.iter().map(|e| e.after).max().unwrap_or(0);
+        let kept = depth - depth.min(t.parked as usize);
         let place = l.format.place();
         let meta = |kx: &mut Kx, i: V| -> Vec<V> {
             let group = locate(kx, &l, &legs, i).group;
@@ -316,9 +323,7 @@ impl Block<'_> {
             }
             out
         };
-        let meta0 = meta(kx, none);
-        let inits: Vec<V> = vec![zero; outputs * (1 + depth)].into_iter().chain(meta0).collect();
-
+        let inits = vec![zero; outputs * (1 + kept)];
         let tys: Vec<Ty> = inits.iter().map(|&v| kx.b.ty(v)).collect();
         let [copy_iv, copy_slot, iv, slot] = [(); 4].map(|()| kx.b.fresh(Ty::I32));
         let params_in: Vec<V> = tys.iter().map(|&ty| kx.b.fresh(ty)).collect();
@@ -337,11 +342,7 @@ impl Block<'_> {
         let copy = kx.b.end();
 
         kx.b.begin();
-        let (sums, rest) = params_in.split_at(outputs * (1 + depth));
-        let last = kx.b.i(steps as i32 - 1);
-        let next = kx.b.add_c(iv, 1);
-        let next = kx.b.int(IntOp::Min, next, last);
-        let meta_next = meta(kx, next);
+        let rest = meta(kx, iv);
         let base = kx.b.mul_c(slot, words(slot_bytes));
         let mut a = vec![];
         for p in 0..3 {
@@ -355,7 +356,7 @@ impl Block<'_> {
             }
         }
         let (codes_at, params_at) = (kx.b.iadd(base, code_at), kx.b.iadd(base, param_at));
-        let mut accs = sums[..outputs].to_vec();
+        let mut accs = params_in[..outputs].to_vec();
         for j in 0..t.per_warp {
             let of_group = self.group(kx, ring, codes_at, j, &a, [rest[2], rest[5]]);
             let s = self.scales(kx, ring, params_at, j);
@@ -368,35 +369,43 @@ impl Block<'_> {
                 *acc = kx.b.fma(scale, u, *acc);
             }
         }
-        let mut levels: Vec<Vec<V>> = sums[outputs..].chunks(outputs).map(<[V]>::to_vec).collect();
+        let park = Park { mem: parked, thread, outputs, levels: t.parked as usize };
+        let mut levels: Vec<Vec<V>> = params_in[outputs..].chunks(outputs).map(<[V]>::to_vec).collect();
         for end in ends.iter().filter(|e| e.at < steps) {
             let e = kx.b.i(end.at as i32 - 1);
             let here = kx.b.icmp(ICmp::Eq, iv, e);
             kx.b.begin();
-            let after = end.joined(kx, &accs, &levels);
-            let then = kx.b.end();
-            let changed: Vec<usize> = (0..after.len()).filter(|&d| after[d] != levels[d]).collect();
-            let (mut then_yields, mut els_yields) = (vec![zero; outputs], accs);
-            for &d in &changed {
-                then_yields.extend(&after[d]);
-                els_yields.extend(&levels[d]);
+            let after = park.joined(kx, end, &accs, &levels);
+            let (mut then_yields, mut els_yields, mut changed) = (vec![zero; outputs], accs, vec![]);
+            for (d, sums) in after.into_iter().enumerate() {
+                let Waiting::Here(sums) = sums else { continue };
+                match d.checked_sub(park.levels) {
+                    None => park.put(kx, d, &sums),
+                    Some(d) if sums != levels[d] => {
+                        then_yields.extend(sums);
+                        els_yields.extend(&levels[d]);
+                        changed.push(d);
+                    }
+                    Some(_) => {}
+                }
             }
+            let then = kx.b.end();
             let tys = vec![Ty::F32; then_yields.len()];
             let op = KOp::If { cond: here, then, els: Default::default(), then_yields, els_yields };
             let out = kx.b.structured(op, &tys);
             accs = out[..outputs].to_vec();
-            for (d, vs) in changed.iter().zip(out[outputs..].chunks(outputs)) {
-                levels[*d] = vs.to_vec();
+            for (d, sums) in changed.into_iter().zip(out[outputs..].chunks(outputs)) {
+                levels[d] = sums.to_vec();
             }
         }
-        let yields: Vec<V> = accs.into_iter().chain(levels.into_iter().flatten()).chain(meta_next).collect();
+        let yields: Vec<V> = accs.into_iter().chain(levels.into_iter().flatten()).collect();
         let body = kx.b.end();
         let carried = params_in.iter().copied().zip(inits).collect();
         let op = KOp::Pipeline { stages: t.stages, trip, copy_iv, copy_slot, copy, iv, slot, carried, body, yields };
         let out = kx.b.structured(op, &tys);
-        let levels: Vec<Vec<V>> = out[outputs..outputs * (1 + depth)].chunks(outputs).map(<[V]>::to_vec).collect();
-        let all = ends.last().map(|end| end.joined(kx, &out[..outputs], &levels)).unwrap_or_default();
-        let values = all.into_iter().next().unwrap_or_default();
+        let levels: Vec<Vec<V>> = out[outputs..].chunks(outputs).map(<[V]>::to_vec).collect();
+        let all = ends.last().map(|end| park.joined(kx, end, &out[..outputs], &levels)).unwrap_or_default();
+        let Some(Waiting::Here(values)) = all.into_iter().next() else { return Ok(vec![]) };
 
         let first = kx.b.iadd(self.first, tile0);
         let first = kx.b.mul_c(first, 8);
@@ -425,9 +434,13 @@ impl Block<'_> {
             let (row, chunk) = divided(kx, in_plane, per_row);
             let (run, within) = divided(kx, chunk, per_run);
             let x = x(kx, row)?;
-            let to = scaled(kx, plane, t.runs, run);
-            let to = scaled(kx, to, t.rows, row);
-            let to = scaled(kx, to, per_run, within);
+            let to = if t.runs == 1 {
+                i
+            } else {
+                let to = scaled(kx, plane, t.runs, run);
+                let to = scaled(kx, to, t.rows, row);
+                scaled(kx, to, per_run, within)
+            };
             let from = kx.b.lshr(x.base, 4);
             let plane = kx.b.mul_c(plane, (x.width / 16) as i32);
             let from = kx.b.iadd(from, plane);
@@ -458,7 +471,7 @@ impl Block<'_> {
             let at = from(kx, tile);
             let at = kx.b.iadd(at, row);
             let from = scaled(kx, run, 32, at);
-            let to = scaled(kx, run, t.stride() / 16, in_run);
+            let to = scaled(kx, run, t.stride() / 16 - 8 * t.tiles(), i);
             let to = kx.b.add_c(to, (t.planes() / 16) as i32);
             out.push(Copied { mem: self.mat.mem, from, to, pred, per_lane: 8 });
         }
@@ -531,6 +544,61 @@ impl Block<'_> {
             let both = numbers(&mut kx.b, scales, w);
             (both[0], both[1])
         })
+    }
+}
+
+/// Where sums wait: the first levels in shared memory, each thread's for itself, the others in registers.
+struct Park {
+    mem: Option<Mem>,
+    thread: V,
+    outputs: usize,
+    levels: usize,
+}
+
+impl Park {
+    fn at(&self, kx: &mut Kx, level: usize, k: usize) -> V {
+        kx.b.add_c(self.thread, ((level * self.outputs + k) as u32 * 32 * WARPS) as i32)
+    }
+
+    fn put(&self, kx: &mut Kx, level: usize, sums: &[V]) {
+        let Some(mem) = self.mem else { return };
+        for (k, &v) in sums.iter().enumerate() {
+            let at = self.at(kx, level, k);
+            kx.b.store(mem, Elem::F32, at, v, None);
+        }
+    }
+
+    fn get(&self, kx: &mut Kx, w: Waiting) -> Vec<V> {
+        match (w, self.mem) {
+            (Waiting::Parked(level), Some(mem)) => {
+                let of = |k| {
+                    let at = self.at(kx, level as usize, k);
+                    kx.b.load(mem, Elem::F32, at, None)
+                };
+                (0..self.outputs).map(of).collect()
+            }
+            (Waiting::Here(sums), _) => sums,
+            _ => vec![],
+        }
+    }
+
+    /// The sums that wait after a chain whose sums are `accs`; `levels` are those in registers before.
+    fn joined(&self, kx: &mut Kx, end: &End, accs: &[V], levels: &[Vec<V>]) -> Vec<Waiting> {
+        let here = |d: usize| match d.checked_sub(self.levels) {
+            None => Waiting::Parked(d as u32),
+            Some(d) => Waiting::Here(levels[d].clone()),
+        };
+        let mut waiting: Vec<Waiting> = (0..end.before).map(here).collect();
+        for (i, &joins) in end.joins.iter().enumerate() {
+            let zero = kx.b.f(0.0);
+            let mut sums = if i == 0 { accs.to_vec() } else { vec![zero; accs.len()] };
+            for w in (0..joins).filter_map(|_| waiting.pop()).collect::<Vec<_>>() {
+                let before = self.get(kx, w);
+                sums = before.into_iter().zip(sums).map(|(a, b)| kx.b.add(a, b)).collect();
+            }
+            waiting.push(Waiting::Here(sums));
+        }
+        waiting
     }
 }
 

@@ -79,7 +79,7 @@ fn parts<'a>(g: &Graph, s: &Schedule, stages: &'a [Stage], launch: &[u32]) -> Re
 fn needs(g: &Graph, parts: &[stage::Part], tile: u32) -> Vec<Vec<u32>> {
     let of = |p: &stage::Part| {
         if let Some((_, bytes)) = p.on_matrix_units() {
-            return vec![bytes];
+            return bytes.into_iter().filter(|b| *b > 0).collect();
         }
         let one = shared::of_stage(g, &p.stage.nodes);
         // Others go from row to row.

@@ -241,7 +241,7 @@ impl<'a> Part<'a> {
     }
 
     /// Rows of a block on matrix units, and the shared memory that it needs, if it computes there.
-    pub fn on_matrix_units(&self) -> Option<(u32, u32)> {
+    pub fn on_matrix_units(&self) -> Option<(u32, [u32; 2])> {
         match self.family {
             Family::Mma { tile, l } => Some((tile.rows, tile.bytes(&l))),
             _ => None,
