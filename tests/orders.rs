@@ -69,8 +69,8 @@ fn an_edited_order_changes_bits_everywhere_alike() {
     let cases: Vec<(&Graph, &Plan)> = graphs.iter().zip(&plans).collect();
     let results = on_two_threads(&cases, |(g, plan)| {
         let by_graph = reference(g, checkpoint(), ids, "logits");
-        let (by_kernels, _) = logits(&mut on_interpreter(plan, LIMITS, checkpoint()), ids, 40);
-        let (by_host, _) = logits(&mut on_host(plan, &code, threads(1), LIMITS, checkpoint()), ids, 40);
+        let (by_kernels, _) = logits(&mut on_interpreter(*plan, LIMITS, checkpoint()), ids, 40);
+        let (by_host, _) = logits(&mut on_host(*plan, &code, threads(1), LIMITS, checkpoint()), ids, 40);
         (by_graph, by_kernels, by_host)
     });
     let plain = &results[0].0;
