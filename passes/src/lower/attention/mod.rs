@@ -48,16 +48,13 @@ impl Shape {
     /// Of a node.
     pub fn of(g: &Graph, id: NodeId) -> Result<Shape> {
         let n = g.node(id);
-        let [q, write, ..] = n.inputs[..] else {
-            return Err(Diagnostic::new("E0620", "expected attention over a cache").at(&n.name));
-        };
+        let other = || Diagnostic::new("E0620", "expected attention over a cache").at(&n.name);
+        let (&Op::Attention { heads, order }, &[q, write]) = (&n.op, &n.inputs[..]) else { return Err(other()) };
         let kv = match g.node(write).op {
             Op::KvWrite => g.node(write).inputs[0],
             _ => write,
         };
-        let (&Op::Attention { heads, order }, &Op::Kv { heads: kv_heads, dim, window, .. }) = (&n.op, &g.node(kv).op) else {
-            return Err(Diagnostic::new("E0620", "expected attention over a cache").at(&n.name));
-        };
+        let Op::Kv { heads: kv_heads, dim, window, .. } = g.node(kv).op else { return Err(other()) };
         let order = pinned(g, id, order)?;
         let lanes = order.dot.lanes;
         if !dim.is_multiple_of(32) || !dim.is_multiple_of(lanes) || lanes > 32 || order.sum.lanes != 32 {

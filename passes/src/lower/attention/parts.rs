@@ -147,47 +147,23 @@ struct KeyBlock {
 
 /// Emits the first launch.
 pub fn parts(kx: &mut Kx, shape: &Shape, bx: V) -> Result<()> {
-    let &Shape { q, kv, kv_heads, dim, order, .. } = shape;
+    let &Shape { kv, kv_heads, dim, .. } = shape;
     let group = shape.group();
     if kx.s.min_blocks > 0 {
         // Registers for the sums of many heads.
         let threads = if group > 8 { 8 } else { 16 };
         kx.b.min_blocks((threads / kx.b.warps()).max(1));
     }
-    let (lanes, run, vecs) = (order.dot.lanes, shape.run(), dim / 32);
     let (kv_head, turn) = (kx.b.int_c(IntOp::Rem, bx, kv_heads as i32), kx.b.int_c(IntOp::Div, bx, kv_heads as i32));
     let turns = turns(shape);
     let [lo, pos, first, count] = seen(kx, shape);
-    let (q_base, q_mem) = (kx.row_base(q), kx.arg(ArgKey::Value(q), false));
     let some = kx.b.icmp(ICmp::Lt, turn, count);
     let mut result = Ok(());
     kx.when(some, |kx| {
-        let lane = kx.b.lane();
         let [queries, chains, weights] = shared(shape);
         let queries = kx.shared("queries", queries);
         let chains = kx.shared("chains", chains);
         let weights = kx.shared("weights", weights);
-        // Queries, so that each chain's elements stand side by side.
-        let head0 = kx.b.mul_c(kv_head, (group * dim) as i32);
-        let q_base = kx.b.iadd(q_base, head0);
-        on_items(kx, group * vecs, |kx, item| {
-            let at = kx.b.mul_c(item, 32);
-            let at = kx.b.iadd(at, lane);
-            let from = kx.b.iadd(q_base, at);
-            let x = kx.b.load(q_mem, Elem::F32, from, None);
-            let to = match order.dot.take {
-                Take::Contiguous => at,
-                Take::Strided => {
-                    let (head, j) = (kx.b.int_c(IntOp::Div, at, dim as i32), kx.b.int_c(IntOp::Rem, at, dim as i32));
-                    let (c, t) = (kx.b.int_c(IntOp::Rem, j, lanes as i32), kx.b.int_c(IntOp::Div, j, lanes as i32));
-                    let (head, c) = (kx.b.mul_c(head, dim as i32), kx.b.mul_c(c, run as i32));
-                    let to = kx.b.iadd(head, c);
-                    kx.b.iadd(to, t)
-                }
-            };
-            kx.b.store(queries, Elem::F32, to, x, None);
-        });
-        kx.b.barrier();
         let left = kx.b.isub(count, turn);
         let left = kx.b.add_c(left, turns as i32 - 1);
         let trip = kx.b.int_c(IntOp::Div, left, turns as i32);
@@ -210,15 +186,53 @@ pub fn parts(kx: &mut Kx, shape: &Shape, bx: V) -> Result<()> {
             let (all_a, all_b) = (kx.b.icmp(ICmp::Eq, a, zero), kx.b.icmp(ICmp::Eq, b, end));
             let whole = kx.b.bool_op(BoolOp::And, all_a, all_b);
             let block = KeyBlock { base, first: a, last: b, whole };
-            one_block(kx, shape, kv_head, s, &block, [queries, chains, weights]);
+            let first_turn = kx.is_zero(t);
+            one_block(kx, shape, kv_head, s, &block, [queries, chains, weights], |kx| {
+                kx.when(first_turn, |kx| stage_queries(kx, shape, kv_head, queries));
+            });
             vec![]
         });
     });
     result
 }
 
-/// What a block of threads does with one key block, the `s`-th that the token sees.
-fn one_block(kx: &mut Kx, shape: &Shape, kv_head: V, s: V, block: &KeyBlock, [queries, chains, weights]: [Mem; 3]) {
+/// Queries of the heads to shared memory, so that each chain's elements stand side by side.
+fn stage_queries(kx: &mut Kx, shape: &Shape, kv_head: V, queries: Mem) {
+    let &Shape { q, dim, order, .. } = shape;
+    let (group, lanes, run, lane) = (shape.group(), order.dot.lanes, shape.run(), kx.b.lane());
+    let (q_base, q_mem) = (kx.row_base(q), kx.arg(ArgKey::Value(q), false));
+    let head0 = kx.b.mul_c(kv_head, (group * dim) as i32);
+    let q_base = kx.b.iadd(q_base, head0);
+    on_items(kx, group * dim / 32, |kx, item| {
+        let at = kx.b.mul_c(item, 32);
+        let at = kx.b.iadd(at, lane);
+        let from = kx.b.iadd(q_base, at);
+        let x = kx.b.load(q_mem, Elem::F32, from, None);
+        let to = match order.dot.take {
+            Take::Contiguous => at,
+            Take::Strided => {
+                let (head, j) = (kx.b.int_c(IntOp::Div, at, dim as i32), kx.b.int_c(IntOp::Rem, at, dim as i32));
+                let (c, t) = (kx.b.int_c(IntOp::Rem, j, lanes as i32), kx.b.int_c(IntOp::Div, j, lanes as i32));
+                let (head, c) = (kx.b.mul_c(head, dim as i32), kx.b.mul_c(c, run as i32));
+                let to = kx.b.iadd(head, c);
+                kx.b.iadd(to, t)
+            }
+        };
+        kx.b.store(queries, Elem::F32, to, x, None);
+    });
+}
+
+/// What a block of threads does with one key block, the `s`-th that the token sees. `stage` sees to the queries, while the
+/// first keys and values are on their way.
+fn one_block(
+    kx: &mut Kx,
+    shape: &Shape,
+    kv_head: V,
+    s: V,
+    block: &KeyBlock,
+    [queries, chains, weights]: [Mem; 3],
+    stage: impl FnOnce(&mut Kx),
+) {
     let &Shape { dim, order, .. } = shape;
     let (group, vecs, warps, lane) = (shape.group(), dim / 32, kx.b.warps(), kx.b.lane());
     let out = Parts::of(kx, shape, true);
@@ -240,7 +254,11 @@ fn one_block(kx: &mut Kx, shape: &Shape, kv_head: V, s: V, block: &KeyBlock, [qu
         values(kx, shape, block, at)
     };
     let mut next = ask(kx, 0);
-    scores(kx, shape, block, queries, chains);
+    let scores = Scores::new(kx, shape, block, queries);
+    let keys = scores.first_keys(kx);
+    stage(kx);
+    kx.b.barrier();
+    scores.run(kx, keys, chains);
     kx.b.barrier();
     // A head a warp: a key a lane.
     let (f0, ninf) = (kx.b.f(0.0), kx.b.f(f32::NEG_INFINITY));
@@ -309,66 +327,125 @@ fn one_block(kx: &mut Kx, shape: &Shape, kv_head: V, s: V, block: &KeyBlock, [qu
 }
 
 /// Chains of all scores: each warp takes a chain, a key a lane, for some of the heads.
-fn scores(kx: &mut Kx, shape: &Shape, block: &KeyBlock, queries: Mem, chains: Mem) {
-    let &Shape { kv, dim, order, .. } = shape;
-    let (group, lanes, run, lane) = (shape.group(), order.dot.lanes, shape.run(), kx.b.lane());
-    let keys = kx.arg(ArgKey::Keys(kv), false);
-    let shares = divisor(group, kx.b.warps() / lanes);
-    let heads = group / shares;
-    // Many heads take registers of their own.
-    let ahead = divisor(run, if heads > 4 { AHEAD / 2 } else { AHEAD });
-    let n = if ahead.is_multiple_of(4) { 4 } else { 1 };
-    let f0 = kx.b.f(0.0);
-    // A key that is not visible may never have been written: one that is takes its place, and its score is not used.
-    let column = kx.b.int(IntOp::Max, lane, block.first);
-    let column = kx.b.int(IntOp::Min, column, block.last);
-    let column = kx.b.iadd(block.base, column);
-    on_items(kx, lanes * shares, |kx, item| {
-        let (c, share) = (kx.b.int_c(IntOp::Rem, item, lanes as i32), kx.b.int_c(IntOp::Div, item, lanes as i32));
-        let (first, step) = match order.dot.take {
-            Take::Contiguous => (kx.b.mul_c(c, (run * KV_BLOCK) as i32), KV_BLOCK),
-            Take::Strided => (kx.b.mul_c(c, KV_BLOCK as i32), KV_BLOCK * lanes),
+struct Scores<'a> {
+    shape: &'a Shape,
+    keys: Mem,
+    queries: Mem,
+    /// This lane's column of the block.
+    column: V,
+    /// Warps that share a chain, and heads of each.
+    shares: u32,
+    heads: u32,
+    /// Elements that are asked for before one is used.
+    ahead: u32,
+}
+
+impl Scores<'_> {
+    fn new<'a>(kx: &mut Kx, shape: &'a Shape, block: &KeyBlock, queries: Mem) -> Scores<'a> {
+        let group = shape.group();
+        let shares = divisor(group, kx.b.warps() / shape.order.dot.lanes);
+        let heads = group / shares;
+        // Many heads take registers of their own.
+        let ahead = divisor(shape.run(), if heads > 2 { AHEAD / 2 } else { AHEAD });
+        // A key that is not visible may never have been written: one that is takes its place, and its score is not used.
+        let lane = kx.b.lane();
+        let column = kx.b.int(IntOp::Max, lane, block.first);
+        let column = kx.b.int(IntOp::Min, column, block.last);
+        let column = kx.b.iadd(block.base, column);
+        Scores { shape, keys: kx.arg(ArgKey::Keys(shape.kv), false), queries, column, shares, heads, ahead }
+    }
+
+    fn count(&self) -> u32 {
+        self.shape.order.dot.lanes * self.shares
+    }
+
+    /// Chain and share of an item.
+    fn place(&self, kx: &mut Kx, item: V) -> (V, V) {
+        let lanes = self.shape.order.dot.lanes as i32;
+        (kx.b.int_c(IntOp::Rem, item, lanes), kx.b.int_c(IntOp::Div, item, lanes))
+    }
+
+    /// Keys of turn `t` of a chain.
+    fn ask(&self, kx: &mut Kx, chain: V, t: V) -> Vec<V> {
+        let (first, step) = match self.shape.order.dot.take {
+            Take::Contiguous => (kx.b.mul_c(chain, (self.shape.run() * KV_BLOCK) as i32), KV_BLOCK),
+            Take::Strided => (kx.b.mul_c(chain, KV_BLOCK as i32), KV_BLOCK * self.shape.order.dot.lanes),
         };
-        let first = kx.b.iadd(first, column);
-        let (q0, h0) = (kx.b.mul_c(c, run as i32), kx.b.mul_c(share, (heads * dim) as i32));
-        let q0 = kx.b.iadd(q0, h0);
-        let trip = kx.b.i((run / ahead) as i32);
-        let acc = kx.for_(trip, &vec![f0; heads as usize], |kx, t, acc| {
-            let at = kx.b.mul_c(t, (ahead * step) as i32);
-            let at = kx.b.iadd(first, at);
-            let ks: Vec<V> = (0..ahead)
-                .map(|u| {
-                    let at = kx.b.add_c(at, (u * step) as i32);
-                    kx.b.load(keys, Elem::F32, at, None)
+        let at = kx.b.iadd(first, self.column);
+        let far = kx.b.mul_c(t, (self.ahead * step) as i32);
+        let at = kx.b.iadd(at, far);
+        let one = |u| {
+            let at = kx.b.add_c(at, (u * step) as i32);
+            kx.b.load(self.keys, Elem::F32, at, None)
+        };
+        (0..self.ahead).map(one).collect()
+    }
+
+    /// Keys of the first turn of this warp's first chain.
+    fn first_keys(&self, kx: &mut Kx) -> Vec<V> {
+        let (warp, last, zero) = (kx.b.warp(), kx.b.i(self.count() as i32 - 1), kx.b.i(0));
+        let item = if kx.b.warps() > self.count() { kx.b.int(IntOp::Min, warp, last) } else { warp };
+        let (chain, _) = self.place(kx, item);
+        self.ask(kx, chain, zero)
+    }
+
+    /// Adds the products of turn `t`; `q0`: the first query of the chain.
+    fn turn(&self, kx: &mut Kx, q0: V, t: V, ks: &[V], acc: &[V]) -> Vec<V> {
+        let n = if self.ahead.is_multiple_of(4) { 4 } else { 1 };
+        let at = kx.b.mul_c(t, self.ahead as i32);
+        let at = kx.b.iadd(q0, at);
+        let mut acc = acc.to_vec();
+        for (i, ks) in ks.chunks(n).enumerate() {
+            let qs: Vec<Vec<V>> = (0..self.heads)
+                .map(|h| {
+                    let at = kx.b.add_c(at, (h * self.shape.dim) as i32 + (i * n) as i32);
+                    kx.b.load_n(self.queries, Elem::F32, at, n, None)
                 })
                 .collect();
-            let qt = kx.b.mul_c(t, ahead as i32);
-            let qt = kx.b.iadd(q0, qt);
-            let mut acc = acc.to_vec();
-            for (i, ks) in ks.chunks(n).enumerate() {
-                let qs: Vec<Vec<V>> = (0..heads)
-                    .map(|h| {
-                        let at = kx.b.add_c(qt, (h * dim) as i32 + (i * n) as i32);
-                        kx.b.load_n(queries, Elem::F32, at, n, None)
-                    })
-                    .collect();
-                for (u, &k) in ks.iter().enumerate() {
-                    for (acc, q) in acc.iter_mut().zip(&qs) {
-                        *acc = kx.b.fma(q[u], k, *acc);
-                    }
+            for (u, &k) in ks.iter().enumerate() {
+                for (acc, q) in acc.iter_mut().zip(&qs) {
+                    *acc = kx.b.fma(q[u], k, *acc);
                 }
             }
-            acc
-        });
-        let at = kx.b.mul_c(share, (heads * lanes) as i32);
-        let at = kx.b.iadd(at, c);
-        let at = kx.b.shl(at, 5);
-        let at = kx.b.iadd(at, lane);
-        for (h, x) in acc.into_iter().enumerate() {
-            let at = kx.b.add_c(at, (h as u32 * lanes * KV_BLOCK) as i32);
-            kx.b.store(chains, Elem::F32, at, x, None);
         }
-    });
+        acc
+    }
+
+    /// All chains; `keys`: those of [`Scores::first_keys`].
+    fn run(&self, kx: &mut Kx, keys: Vec<V>, chains: Mem) {
+        let &Shape { dim, order, .. } = self.shape;
+        let (lanes, run, lane, f0) = (order.dot.lanes, self.shape.run(), kx.b.lane(), kx.b.f(0.0));
+        let mut keys = Some(keys);
+        on_items(kx, self.count(), |kx, item| {
+            let (chain, share) = self.place(kx, item);
+            let (q0, h0) = (kx.b.mul_c(chain, run as i32), kx.b.mul_c(share, (self.heads * dim) as i32));
+            let q0 = kx.b.iadd(q0, h0);
+            let turns = run / self.ahead;
+            let mut acc = vec![f0; self.heads as usize];
+            let done = match keys.take() {
+                Some(ks) => {
+                    let zero = kx.b.i(0);
+                    acc = self.turn(kx, q0, zero, &ks, &acc);
+                    1
+                }
+                None => 0,
+            };
+            let trip = kx.b.i((turns - done) as i32);
+            let acc = kx.for_(trip, &acc, |kx, t, acc| {
+                let t = kx.b.add_c(t, done as i32);
+                let ks = self.ask(kx, chain, t);
+                self.turn(kx, q0, t, &ks, acc)
+            });
+            let at = kx.b.mul_c(share, (self.heads * lanes) as i32);
+            let at = kx.b.iadd(at, chain);
+            let at = kx.b.shl(at, 5);
+            let at = kx.b.iadd(at, lane);
+            for (h, x) in acc.into_iter().enumerate() {
+                let at = kx.b.add_c(at, (h as u32 * lanes * KV_BLOCK) as i32);
+                kx.b.store(chains, Elem::F32, at, x, None);
+            }
+        });
+    }
 }
 
 /// Element `at` of the values of a block's keys. One that the token does not see may never have been written, and is +0.
