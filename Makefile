@@ -2,7 +2,7 @@
 CARGO ?= cargo
 ISOBIT = target/release/isobit
 
-.PHONY: demo test test-full ptx-check aarch64-check bench setup assembler aarch64 build lint
+.PHONY: demo test test-full test-gpu ptx-check aarch64-check bench setup assembler aarch64 build lint
 
 demo: build
 	$(ISOBIT) run "Write a paragraph about the history of coffee."
@@ -19,6 +19,10 @@ test: lint assembler aarch64
 test-full: lint assembler aarch64
 	$(CARGO) test --release --workspace --features isobit/full-tests,isobit-fuzz/full-tests
 	tests/aarch64.sh
+
+# Every check that needs an NVIDIA GPU; on a machine without Rust or LLVM, of what tests/gpu/pack.sh made elsewhere.
+test-gpu:
+	tests/gpu/test.sh
 
 # Every kernel of the demo model through NVIDIA's assembler, and its instruction counts.
 ptx-check: setup assembler

@@ -10,6 +10,7 @@ use isobit::options::CompileOptions;
 use isobit::pipeline::{self, Watch};
 use isobit::target::Target;
 use models::Checkpoint;
+use runtime::assembler::Cubins;
 use std::time::Instant;
 
 /// Seconds that this thread has computed: what else the machine does takes no part.
@@ -29,7 +30,7 @@ fn mib(line: &str) -> u64 {
 fn compiles(size: &str) {
     let ck = sizes::whole(size);
     let targets = Target::parse_list("host,sm_90,sm_121").unwrap();
-    let o = CompileOptions { targets, ..CompileOptions::default() };
+    let o = CompileOptions { targets, cubins: Cubins::Off, ..CompileOptions::default() };
     let start = seconds();
     let mut watch = Watch::default();
     let c = pipeline::compile(&ck, &o, &mut watch).unwrap_or_else(|d| panic!("{size}: {d}"));

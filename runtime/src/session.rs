@@ -69,6 +69,8 @@ pub struct Session {
     /// Number of the plan that ran last: where values lie is its choice.
     last: usize,
     sizes: Sizes,
+    /// What the state buffer holds once all that is queued is done, if that is known.
+    state: Option<[i32; state::WORDS as usize]>,
     tokens: Vec<u32>,
     /// One past the last position ever written to the caches.
     written: usize,
@@ -159,7 +161,7 @@ impl Session {
             _ => None,
         });
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
-        Ok(Session { device, limits, plans, last: 0, sizes, tokens: vec![], written: 0, vocab })
+        Ok(Session { device, limits, plans, last: 0, sizes, state: None, tokens: vec![], written: 0, vocab })
     }
 
     /// Name of the device.
@@ -414,7 +416,16 @@ impl Session {
             words[word as usize] = v as i32;
         }
         if let Some((b, at)) = self.common(BufferKind::State) {
-            self.device.queue_write(b, at, &words.map(i32::to_le_bytes).concat())?;
+            // What changed: from token to token that is one word.
+            let known = self.state.take();
+            let differs = |i: &usize| known.is_none_or(|k| k[*i] != words[*i]);
+            let first = (0..words.len()).find(differs).unwrap_or(words.len());
+            let end = (0..words.len()).rev().find(differs).map_or(first, |i| i + 1);
+            let bytes: Vec<u8> = words[first..end].iter().flat_map(|w| w.to_le_bytes()).collect();
+            if !bytes.is_empty() {
+                self.device.queue_write(b, at + 4 * first as u64, &bytes)?;
+            }
+            self.state = Some(words);
         }
         if let Some((b, at)) = self.common(BufferKind::Tokens) {
             match input {

@@ -169,6 +169,16 @@ impl Gpu {
         check(unsafe { sys::cuMemsetD8Async(p, byte, bytes, self.stream) }, "E0442", "filling a buffer")
     }
 
+    /// Sets one word, in stream order.
+    ///
+    /// # Safety
+    /// The word is inside one live allocation, and aligned.
+    pub unsafe fn fill_word(&self, p: CUdeviceptr, word: u32) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller's promise.
+        check(unsafe { sys::cuMemsetD32Async(p, word, 1, self.stream) }, "E0442", "filling a buffer")
+    }
+
     /// Copies to the GPU, to its end.
     ///
     /// # Safety

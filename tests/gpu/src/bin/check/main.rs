@@ -1,12 +1,15 @@
 //! Runs a bundle: host objects on the CPU, PTX on the GPU (or the kernels in the interpreter), and compares every output
 //! buffer as bits, often. Exit code 0 only if everything that was asked for ran and agreed.
 
+#[cfg(feature = "cuda")]
+mod device;
 mod program;
 mod report;
 mod run;
 mod session;
 
 use ir::diag::{Diagnostic, Result};
+use runtime::device::LaunchMode;
 
 /// What is asked for.
 pub struct Options {
@@ -26,15 +29,23 @@ pub struct Options {
     pub no_fill: bool,
     /// Time launches.
     pub time: bool,
+    /// How the GPU is given launches.
+    pub launch: LaunchMode,
+    /// Kernels that wait by themselves start early.
+    pub dependent: bool,
 }
 
 const USAGE: &str = "usage: check BUNDLE [--device cuda|cpu|interp] [--repeat N] [--only NAME] [--skip NAME-OR-FLAG]
-             [--schedule TEXT] [--no-fill] [--time]
+             [--schedule TEXT] [--no-fill] [--time] [--launch stream|graph] [--dependent]
+       check device
   --only and --skip may be given several times";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let result = parse(&args).and_then(|o| run::all(&o));
+    let result = match args.as_slice() {
+        [one] if one == "device" => device(),
+        _ => parse(&args).and_then(|o| run::all(&o)),
+    };
     match result {
         Ok(true) => {}
         Ok(false) => std::process::exit(1),
@@ -43,6 +54,16 @@ fn main() {
             std::process::exit(if d.code == "E0750" { 2 } else { 1 });
         }
     }
+}
+
+#[cfg(feature = "cuda")]
+fn device() -> Result<bool> {
+    device::all()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn device() -> Result<bool> {
+    Err(Diagnostic::new("E0440", "this `check` was built without the feature `cuda`"))
 }
 
 fn parse(args: &[String]) -> Result<Options> {
@@ -55,6 +76,8 @@ fn parse(args: &[String]) -> Result<Options> {
         schedule: String::new(),
         no_fill: false,
         time: false,
+        launch: LaunchMode::default(),
+        dependent: false,
     };
     let wrong = |what: String| Diagnostic::new("E0750", what).hint(USAGE);
     let mut it = args.iter();
@@ -75,6 +98,11 @@ fn parse(args: &[String]) -> Result<Options> {
             "--schedule" => o.schedule = value()?,
             "--no-fill" => o.no_fill = true,
             "--time" => o.time = true,
+            "--dependent" => o.dependent = true,
+            "--launch" => {
+                let v = value()?;
+                o.launch = LaunchMode::parse(&v).ok_or_else(|| wrong(format!("--launch takes stream or graph, not `{v}`")))?;
+            }
             _ if a.starts_with('-') => return Err(wrong(format!("unknown option `{a}`"))),
             _ if o.bundle.is_empty() => o.bundle = a.clone(),
             _ => return Err(wrong(format!("what is `{a}`?"))),

@@ -53,7 +53,7 @@ pub fn gpu(o: &Options) -> Result<Box<dyn Device>> {
     {
         use runtime::cuda::{CudaDevice, CudaOptions, Fill};
         let fill = if o.no_fill { Fill::Nothing } else { Fill::Poison };
-        Ok(Box::new(CudaDevice::new(CudaOptions { fill, ..CudaOptions::default() })?))
+        Ok(Box::new(CudaDevice::new(CudaOptions { fill, launch: o.launch, dependent: o.dependent, ..CudaOptions::default() })?))
     }
     #[cfg(not(feature = "cuda"))]
     {
