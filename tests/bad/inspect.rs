@@ -20,7 +20,8 @@ pub fn cases() -> Vec<Case> {
         case("a-file", |dir| fs::write(dir.join("model"), "text").unwrap(), MODEL),
         case("a-pipe", |dir| pipe(&dir.join("model")), MODEL),
         case("an-empty-folder", |dir| fs::create_dir(dir.join("model")).unwrap(), MODEL),
-        damaged("a-folder-without-permission", |m| fs::set_permissions(&m.0, fs::Permissions::from_mode(0)).unwrap()).child(user),
+        damaged("a-folder-without-permission", |m| fs::set_permissions(&m.0, fs::Permissions::from_mode(0o0)).unwrap())
+            .child(user),
         damaged("no-config", |m| m.remove("config.json")),
         damaged("config-no-json", |m| m.put("config.json", "{")),
         damaged("config-alone-and-no-json", |m| {

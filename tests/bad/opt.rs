@@ -35,7 +35,7 @@ pub fn cases() -> Vec<Case> {
             "without-permission",
             |dir| {
                 fs::write(dir.join("t"), GRAPH).unwrap();
-                fs::set_permissions(dir.join("t"), fs::Permissions::from_mode(0)).unwrap();
+                fs::set_permissions(dir.join("t"), fs::Permissions::from_mode(0o0)).unwrap();
             },
             RUN,
         )
