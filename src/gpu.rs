@@ -87,6 +87,7 @@ mod with_cuda {
             ordinal: options.gpu,
             launch: options.launch.unwrap_or_default(),
             cubins: options.cubins,
+            dependent: true,
             ..cuda::CudaOptions::default()
         })?;
         let machine = code.machine.as_ref().filter(|_| options.cubins != Cubins::Off);

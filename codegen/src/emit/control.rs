@@ -13,6 +13,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
     pub fn inst(&mut self, inst: &'k Inst) -> Res {
         match &inst.op {
             Op::For { trip, iv, carried, body, yields } => {
+                self.await_block(body)?;
                 let trip = self.uniform_int(*trip)?;
                 let shapes = self.shapes(carried, yields)?;
                 let init = carried.iter().zip(&shapes).map(|((_, i), s)| self.pack(&self.val(*i)?, s)).collect::<Res<_>>()?;
@@ -27,6 +28,8 @@ impl<'c, 'k> Emitter<'c, 'k> {
             Op::If { cond, then, els, then_yields, els_yields } => {
                 let cond = self.uniform_int(*cond)?;
                 let shapes: Vec<Shape> = inst.results.iter().map(|&r| self.shape(r, None)).collect();
+                // Each way waits where it must; behind them nothing is known.
+                let waited = self.waited;
                 let out = self.branch(
                     cond,
                     |s| {
@@ -34,13 +37,19 @@ impl<'c, 'k> Emitter<'c, 'k> {
                         s.carry_out(then_yields, &shapes)
                     },
                     |s| {
+                        s.waited = waited;
                         s.body(els)?;
                         s.carry_out(els_yields, &shapes)
                     },
                 )?;
+                self.waited = waited;
                 self.results(inst, &shapes, &out)
             }
-            Op::Pipeline { .. } => self.pipeline(inst),
+            Op::Pipeline { copy, body, .. } => {
+                self.await_block(copy)?;
+                self.await_block(body)?;
+                self.pipeline(inst)
+            }
             Op::Barrier => self.barrier(),
             Op::Load { .. } => self.load(inst),
             Op::Store { .. } => self.store(inst),

@@ -17,7 +17,7 @@ pub(super) fn function<'c>(cx: &'c Context, m: &Module<'c>, k: &Kernel) -> Res {
         let at = AttributeLoc::Param(i as u32);
         e.f.add_attribute(at, flag("noalias", 0));
         e.f.add_attribute(at, flag("align", 16));
-        if !buf.write {
+        if buf.fixed {
             e.f.add_attribute(at, flag("readonly", 0));
         }
     }
@@ -35,7 +35,11 @@ pub(super) fn function<'c>(cx: &'c Context, m: &Module<'c>, k: &Kernel) -> Res {
         g.set_alignment(16);
         e.machine = Machine::Gpu { shared: Some(g.as_pointer_value()) };
     }
+    // The next kernel may take what room there is, and read its weights.
+    e.call_any("llvm.nvvm.griddepcontrol.launch.dependents", &[], &[])?;
     e.body(&k.body)?;
+    // Every thread waits before it ends: who waits for this kernel also waits for all in front of it.
+    e.await_earlier()?;
     e.b.build_return(None)?;
     Ok(())
 }
@@ -68,6 +72,41 @@ impl<'c, 'k> Emitter<'c, 'k> {
         }
     }
 
+    /// Waits for all earlier launches, unless that was done on the way here.
+    fn await_earlier(&mut self) -> Res {
+        if self.is_gpu() && !self.waited {
+            self.call_any("llvm.nvvm.griddepcontrol.wait", &[], &[])?;
+            self.waited = true;
+        }
+        Ok(())
+    }
+
+    /// The same before anything that earlier launches may write, or may still read.
+    pub(super) fn await_memory(&mut self, mem: Mem) -> Res {
+        match mem {
+            Mem::Buf(b) if !self.k.bufs[b as usize].fixed => self.await_earlier(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same before a loop whose body needs it.
+    pub(super) fn await_block(&mut self, block: &Block) -> Res {
+        if self.touches(block) { self.await_earlier() } else { Ok(()) }
+    }
+
+    /// Does it read or write buffers other than weights?
+    fn touches(&self, block: &Block) -> bool {
+        block.insts.iter().any(|i| match &i.op {
+            Op::Load { mem: Mem::Buf(b), .. } | Op::Store { mem: Mem::Buf(b), .. } | Op::Copy { src: b, .. } => {
+                !self.k.bufs[*b as usize].fixed
+            }
+            Op::For { body, .. } => self.touches(body),
+            Op::If { then, els, .. } => self.touches(then) || self.touches(els),
+            Op::Pipeline { copy, body, .. } => self.touches(copy) || self.touches(body),
+            _ => false,
+        })
+    }
+
     /// Loads; a lane whose predicate is false branches around.
     pub(super) fn gpu_load(
         &mut self,
@@ -77,6 +116,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
         pred: Option<&Val<'c>>,
         n: usize,
     ) -> Res<Vec<Val<'c>>> {
+        self.await_memory(mem)?;
         let idx = self.first(idx)?.into_int_value();
         let bytes = elem.bytes() * n as u32;
         let words = (bytes as usize).div_ceil(4);
@@ -115,6 +155,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
         val: &Val<'c>,
         pred: Option<&Val<'c>>,
     ) -> Res {
+        self.await_memory(mem)?;
         let (idx, val) = (self.first(idx)?.into_int_value(), self.first(val)?);
         let write = |s: &mut Self| {
             let x = s.encode(elem, val)?;
@@ -175,6 +216,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
 
     /// One 16-byte `cp.async`.
     pub(super) fn gpu_copy(&mut self, dst: u32, d: &Val<'c>, src: u32, s: &Val<'c>, pred: Option<&Val<'c>>) -> Res {
+        self.await_memory(Mem::Buf(src))?;
         let (d, s) = (self.first(d)?.into_int_value(), self.first(s)?.into_int_value());
         let issue = |e: &mut Self| {
             let to = e.gpu_at(Mem::Shared(dst), d, 0, 16)?.into();

@@ -96,6 +96,8 @@ pub(crate) struct Emitter<'c, 'k> {
     pub machine: Machine<'c>,
     pub entry: BasicBlock<'c>,
     pub shared_at: Vec<u32>,
+    /// On a GPU: has what is emitted here waited for earlier launches?
+    pub waited: bool,
 }
 
 impl<'c, 'k> Emitter<'c, 'k> {
@@ -123,6 +125,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
             machine: Machine::Gpu { shared: None },
             entry,
             shared_at: k.shared_layout().0,
+            waited: false,
         }
     }
 
@@ -242,8 +245,10 @@ impl<'c, 'k> Emitter<'c, 'k> {
     }
 
     /// Does this memory keep its contents during the launch?
+    /// Memory that never changes while the kernel runs. On a GPU a kernel starts before the one in front of it has ended.
     fn is_fixed(&self, mem: Mem) -> bool {
-        matches!(mem, Mem::Buf(b) if !self.k.bufs[b as usize].write)
+        let fixed = |b: &Buf| if self.is_gpu() { b.fixed } else { !b.write };
+        matches!(mem, Mem::Buf(b) if fixed(&self.k.bufs[b as usize]))
     }
 
     fn block_here(&self) -> Res<BasicBlock<'c>> {

@@ -32,9 +32,15 @@ impl Builder {
         Builder { k, scopes: vec![(Block::default(), BTreeMap::new())], consts: vec![] }
     }
 
+    /// A parameter that nobody writes while the program runs.
+    pub fn fixed(&mut self, name: &str) -> Mem {
+        self.k.bufs.push(Buf { name: name.into(), write: false, fixed: true });
+        Mem::Buf(self.k.bufs.len() as u32 - 1)
+    }
+
     /// Declares a parameter.
     pub fn buf(&mut self, name: &str, write: bool) -> Mem {
-        self.k.bufs.push(Buf { name: name.into(), write });
+        self.k.bufs.push(Buf { name: name.into(), write, fixed: false });
         Mem::Buf(self.k.bufs.len() as u32 - 1)
     }
 

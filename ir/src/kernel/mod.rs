@@ -87,6 +87,8 @@ pub struct Buf {
     pub name: String,
     /// The kernel stores to it. A buffer that is not written is read-only for the whole launch.
     pub write: bool,
+    /// Nobody writes to it while the program runs: weights. It may be read before earlier launches have ended.
+    pub fixed: bool,
 }
 
 /// An array in the block's shared memory, 16-byte aligned, undefined at entry.

@@ -41,6 +41,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0360", "two values that are live together overlap in the arena"),
     ("E0361", "a grid is empty or too large"),
     ("E0362", "a launch writes a value with other rows than its own"),
+    ("E0364", "a parameter that nobody writes is bound to a buffer"),
 ];
 
 /// Checks a plan. Values that are never read after they are written live to the end, and so do those named in `keep`.
@@ -203,6 +204,13 @@ impl Check<'_> {
                     self.error("E0352", place(), format!("there is no buffer b{b}"));
                 }
                 Arg::Buffer(b) => {
+                    if param.fixed {
+                        let m = format!(
+                            "parameter {} is never written and bound to buffer \"{}\"",
+                            param.name, p.buffers[b as usize].name
+                        );
+                        self.error("E0364", place(), m);
+                    }
                     let new = Use { buffer: b as usize, read: false, write: false };
                     let (u, times) = uses.entry(b as usize).or_insert((new, 0));
                     u.read |= read;

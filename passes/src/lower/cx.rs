@@ -197,7 +197,9 @@ impl<'a> Kx<'a> {
             ArgKey::Tokens => "tokens",
             ArgKey::State => "state",
         };
-        let m = self.b.buf(&format!("{role}{}", self.args.len()), write);
+        let name = format!("{role}{}", self.args.len());
+        let fixed = matches!(key, ArgKey::Weight(..) | ArgKey::Rope(_));
+        let m = if fixed { self.b.fixed(&name) } else { self.b.buf(&name, write) };
         self.args.push((key, m));
         m
     }

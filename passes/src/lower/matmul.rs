@@ -234,19 +234,13 @@ impl Matrix {
         }
     }
 
-    /// This lane's row of each of `jobs` (a row, a tile, its first unit), one job after the other, but with the weights of
-    /// several read before the first is used, as far as the schedule wishes.
-    pub fn dots_of(&self, kx: &mut Kx, jobs: &[(XRow, V, V)]) -> Vec<V> {
+    /// Reads all that this lane needs of some tiles.
+    pub fn load(&self, kx: &mut Kx, tiles: &[V]) -> Vec<Loaded> {
         let l = self.l;
         let tile_words = (l.steps() * l.step_words()) as i32;
-        let chain = {
-            let lane = kx.b.lane();
-            kx.b.int_c(IntOp::Div, lane, l.tile_rows() as i32)
-        };
-        let steps: Vec<V> = (0..l.chain_len()).map(|t| kx.b.i(t as i32)).collect();
-        let loaded: Vec<(Share, Vec<Unit>)> = jobs
+        tiles
             .iter()
-            .map(|&(_, tile, _)| {
+            .map(|&tile| {
                 let share = self.share(kx, tile);
                 let packed_tile = kx.b.int_c(IntOp::Div, tile, self.split as i32);
                 let base = kx.b.mul_c(packed_tile, tile_words);
@@ -254,13 +248,21 @@ impl Matrix {
                     let at = kx.b.add_c(base, (t * l.step_words()) as i32);
                     Unit::load(kx, &l, &share, self.mem, at)
                 };
-                (share, (0..l.chain_len()).map(load).collect())
+                Loaded { share, units: (0..l.chain_len()).map(load).collect() }
             })
-            .collect();
+            .collect()
+    }
+
+    /// This lane's row of each tile that was read, times a row from its first unit on.
+    pub fn finish(&self, kx: &mut Kx, loaded: &[Loaded], jobs: &[(XRow, V)]) -> Vec<V> {
+        let l = self.l;
+        let lane = kx.b.lane();
+        let chain = kx.b.int_c(IntOp::Div, lane, l.tile_rows() as i32);
+        let steps: Vec<V> = (0..l.chain_len()).map(|t| kx.b.i(t as i32)).collect();
         let zero = kx.b.f(0.0);
         jobs.iter()
-            .zip(&loaded)
-            .map(|(&(x, _, unit0), (share, units))| {
+            .zip(loaded)
+            .map(|(&(x, unit0), Loaded { share, units })| {
                 let acc = steps
                     .iter()
                     .zip(units)
@@ -270,13 +272,14 @@ impl Matrix {
             .collect()
     }
 
-    /// Jobs that [`Matrix::dots_of`] can read at once; 1 if it is of no use.
-    pub fn jobs(&self, kx: &Kx) -> u32 {
-        if self.l.chains_per_lane() > 1 || kx.s.stages > 0 {
-            1
-        } else {
-            (kx.s.ahead / (self.words() * self.l.chain_len())).max(1)
-        }
+    /// Tiles that [`Matrix::load`] may read at once, with so many words in registers.
+    pub fn at_once(&self, kx: &Kx, words: u32) -> u32 {
+        if self.l.chains_per_lane() > 1 || kx.s.stages > 0 { 0 } else { words / self.tile_words().max(1) }
+    }
+
+    /// Words of a tile that a lane reads.
+    pub fn tile_words(&self) -> u32 {
+        self.words() * self.l.chain_len()
     }
 
     /// Joins the chains: chain `c` is accumulator `c / chain_lanes` of the `c % chain_lanes`-th of the row's lanes.
@@ -321,6 +324,12 @@ impl Matrix {
             }
         }
     }
+}
+
+/// What a lane needs of a tile.
+pub struct Loaded {
+    share: Share,
+    units: Vec<Unit>,
 }
 
 /// A lane's unit as it is packed.

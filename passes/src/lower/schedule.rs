@@ -46,14 +46,14 @@ impl Schedule {
         most_blocks: 0,
         mma: 0,
     };
-    /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
+    /// Four lanes per row, 16-byte loads; three blocks a multiprocessor: fewer registers spill, and more are not asked for by itself.
     pub const GPU: Schedule = Schedule {
         warps: 4,
         chain_lanes: 4,
         vec: 4,
         tiles: 1,
         stages: 0,
-        min_blocks: 4,
+        min_blocks: 3,
         tokens: 1,
         ahead: 80,
         row_warps: 16,

@@ -4,7 +4,7 @@ use super::attention::tiles::{self, Tile};
 use super::attention::{self, Shape, parts};
 use super::cx::{Kx, Memo, chain_lanes, is_row_op, layout, pinned};
 use super::heads::{HeadCx, head_dim};
-use super::matmul::Matrix;
+use super::matmul::{Loaded, Matrix};
 use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
 use super::{blocks, clip, mma, route, scaled, stage_rows};
@@ -472,6 +472,34 @@ impl<'a> Part<'a> {
         let exact = tiles.is_multiple_of(per_block) && per_block.is_multiple_of(warps);
         let trip = kx.b.i(per_block.div_ceil(warps) as i32);
         let sum = self.epilogue.iter().copied().find(|&id| matches!(kx.g.node(id).op, Op::ExpertSum));
+        let locate = |kx: &mut Kx, t: V| {
+            let tile = scaled(kx, t, warps, warp);
+            // A warp past its block's tiles must not compute the next block's.
+            let (tile, in_block) = clip(kx, tile, per_block, per_block.is_multiple_of(warps));
+            let tile = scaled(kx, block, per_block, tile);
+            let (tile, in_matrix) = clip(kx, tile, tiles, exact || tiles.is_multiple_of(per_block));
+            (tile, kx.and(in_block, in_matrix))
+        };
+        // Weights are on their way before the row is looked at, which may not be there yet.
+        let mut early: BTreeMap<NodeId, Vec<Loaded>> = BTreeMap::new();
+        if per_block <= warps && self.tile(kx) == 1 {
+            let zero = kx.b.i(0);
+            let (tile, _) = locate(kx, zero);
+            let mut room = kx.s.ahead;
+            for (&id, mat) in self.matmuls.iter().zip(mats) {
+                let wanted = sum.map_or(1, |s| ranks_together(kx, s, mat));
+                if wanted > 0 && mat.at_once(kx, room) >= wanted {
+                    room -= wanted * mat.tile_words();
+                    let first: Vec<V> = (0..wanted)
+                        .map(|r| {
+                            let rank = if sum.is_some() { kx.b.i(r as i32) } else { rank };
+                            place(kx, id, mat, tile, rank).0
+                        })
+                        .collect();
+                    early.insert(id, mat.load(kx, &first));
+                }
+            }
+        }
         let mut qs = BTreeMap::new();
         for &id in &self.matmuls {
             qs.insert(id, self.xrows(kx, rows, id)?);
@@ -479,23 +507,26 @@ impl<'a> Part<'a> {
         let width = mats[0].l.rows;
         let mut r = Ok(());
         kx.for_(trip, &[], |kx, t, _| {
-            let tile = scaled(kx, t, warps, warp);
-            // A warp past its block's tiles must not compute the next block's.
-            let (tile, in_block) = clip(kx, tile, per_block, per_block.is_multiple_of(warps));
-            let tile = scaled(kx, block, per_block, tile);
-            let (tile, in_matrix) = clip(kx, tile, tiles, exact || tiles.is_multiple_of(per_block));
-            let valid = kx.and(in_block, in_matrix);
+            let (tile, valid) = locate(kx, t);
             r = (|| {
                 let (row, pred) = mats[0].row(kx, tile);
                 let pred = kx.and(pred, valid);
                 // What each matmul gives, for each row.
                 let mut results: Vec<(NodeId, Vec<V>)> = vec![];
                 if let Some(sum) = sum {
-                    let y = self.expert_sum(kx, sum, &mats[0], &qs[&self.matmuls[0]], tile)?;
+                    let id = self.matmuls[0];
+                    let y = self.expert_sum(kx, sum, &mats[0], &qs[&id], tile, early.get(&id))?;
                     results.push((sum, vec![y]));
                 } else {
                     for (id, mat) in self.matmuls.iter().zip(mats) {
-                        results.push((*id, products(kx, *id, mat, &qs[id], tile, rank)));
+                        let y = match early.get(id) {
+                            Some(loaded) => {
+                                let (_, unit0) = place(kx, *id, mat, tile, rank);
+                                mat.finish(kx, loaded, &[(qs[id][0], unit0)])
+                            }
+                            None => products(kx, *id, mat, &qs[id], tile, rank),
+                        };
+                        results.push((*id, y));
                     }
                 }
                 let column = if ranks == 1 { row } else { scaled(kx, rank, width, row) };
@@ -528,26 +559,43 @@ impl<'a> Part<'a> {
     }
 
     /// Σ over ranks of weight times the expert's row.
-    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, x: &[XRow], tile: V) -> Result<V> {
+    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, x: &[XRow], tile: V, early: Option<&Vec<Loaded>>) -> Result<V> {
         let (y, route) = (kx.g.node(sum).inputs[0], kx.g.node(sum).inputs[1]);
         let k = kx.g.node(route).ty.width();
-        let zero = kx.b.f(0.0);
-        let together = (1..=mat.jobs(kx).min(k)).rev().find(|n| k.is_multiple_of(*n)).unwrap_or(1);
-        let trip = kx.b.i((k / together) as i32);
-        let acc = kx.for_(trip, &[zero], |kx, turn, acc| {
-            let first = kx.b.mul_c(turn, together as i32);
+        let together = ranks_together(kx, sum, mat).max(1);
+        let weighted = |kx: &mut Kx, acc: V, rank: V, v: V| {
+            let w = kx.expert_weight(route, rank);
+            kx.b.fma(w, v, acc)
+        };
+        // Some ranks at once, from one on; their weights may have been read.
+        let turn = |kx: &mut Kx, first: V, loaded: Option<&Vec<Loaded>>, acc: V| {
             let ranks: Vec<V> = (0..together).map(|r| kx.b.add_c(first, r as i32)).collect();
-            let values = if together == 1 {
+            let values = if together == 1 && loaded.is_none() {
                 products(kx, y, mat, x, tile, ranks[0])
             } else {
-                let jobs: Vec<_> = ranks.iter().map(|&rank| place(kx, y, mat, tile, rank)).map(|(t, u)| (x[0], t, u)).collect();
-                mat.dots_of(kx, &jobs)
+                let places: Vec<(V, V)> = ranks.iter().map(|&rank| place(kx, y, mat, tile, rank)).collect();
+                let jobs: Vec<(XRow, V)> = places.iter().map(|&(_, unit0)| (x[0], unit0)).collect();
+                match loaded {
+                    Some(loaded) => mat.finish(kx, loaded, &jobs),
+                    None => {
+                        let tiles: Vec<V> = places.iter().map(|p| p.0).collect();
+                        let loaded = mat.load(kx, &tiles);
+                        mat.finish(kx, &loaded, &jobs)
+                    }
+                }
             };
-            let weighted = |acc, (&rank, v)| {
-                let w = kx.expert_weight(route, rank);
-                kx.b.fma(w, v, acc)
-            };
-            vec![ranks.iter().zip(values).fold(acc[0], weighted)]
+            ranks.iter().zip(values).fold(acc, |acc, (&rank, v)| weighted(kx, acc, rank, v))
+        };
+        let (mut acc, mut done) = (kx.b.f(0.0), 0);
+        if early.is_some() {
+            let first = kx.b.i(0);
+            (acc, done) = (turn(kx, first, early, acc), 1);
+        }
+        let trip = kx.b.i((k / together - done) as i32);
+        let acc = kx.for_(trip, &[acc], |kx, t, acc| {
+            let t = kx.b.add_c(t, done as i32);
+            let first = kx.b.mul_c(t, together as i32);
+            vec![turn(kx, first, None, acc[0])]
         });
         Ok(acc[0])
     }
@@ -628,6 +676,13 @@ fn store_rows(kx: &mut Kx, mem: Mem, width: u32, at: V, ys: &[V], pred: Option<V
         let at = kx.b.add_c(at, (r as u32 * width) as i32);
         kx.b.store(mem, Elem::F32, at, y, pred);
     }
+}
+
+/// Ranks of an expert sum whose weights are read at once: a divisor of all; 0 for one that is not read at once.
+fn ranks_together(kx: &Kx, sum: NodeId, mat: &Matrix) -> u32 {
+    let k = kx.g.node(kx.g.node(sum).inputs[1]).ty.width();
+    let most = mat.at_once(kx, kx.s.ahead);
+    (1..=most.min(k)).rev().find(|n| k.is_multiple_of(*n)).unwrap_or(0)
 }
 
 /// One matmul's row of `tile` times each of `xs`: of the matrix, or of the expert of `rank`.

@@ -350,7 +350,8 @@ impl Device for CudaDevice {
                 let Kernel { entry, name, waits, .. } = &self.kernels[step.kernel.0 as usize];
                 check_grid_y(index, name, y)?;
                 if y > 0 {
-                    let dependent = self.options.dependent && *waits;
+                    // The first follows copies.
+                    let dependent = self.options.dependent && *waits && !calls.is_empty();
                     let grid = [step.grid[0], y];
                     calls.push(Call { entry: *entry, name, grid, threads: step.threads, args: &step.args, dependent });
                 }

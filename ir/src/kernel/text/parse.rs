@@ -102,13 +102,14 @@ impl Parser<'_> {
     fn declaration(&mut self) -> Result<bool> {
         if self.c.eat_word("buf") {
             let name = self.c.ident("buffer name")?.to_string();
-            let write = match self.c.peek().tok {
-                Tok::Ident("read") => false,
-                Tok::Ident("write") => true,
-                _ => return Err(self.c.unexpected("`read` or `write`")),
+            let (write, fixed) = match self.c.peek().tok {
+                Tok::Ident("read") => (false, false),
+                Tok::Ident("fixed") => (false, true),
+                Tok::Ident("write") => (true, false),
+                _ => return Err(self.c.unexpected("`read`, `fixed` or `write`")),
             };
             self.c.next();
-            self.k.bufs.push(Buf { name, write });
+            self.k.bufs.push(Buf { name, write, fixed });
         } else if self.c.eat_word("shared") {
             let name = self.c.ident("array name")?.to_string();
             let bytes = self.c.int("size in bytes", 0, i64::from(u32::MAX))? as u32;
@@ -317,7 +318,7 @@ impl Parser<'_> {
             let m = format!("`{s}` is no declared buffer or shared array");
             return Err(Diagnostic::new("E0105", m)
                 .at(t.place())
-                .hint("declare `buf NAME read|write` or `shared NAME BYTES`, use `buf.NAME` or `shared.NAME`"));
+                .hint("declare `buf NAME read|fixed|write` or `shared NAME BYTES`, use `buf.NAME` or `shared.NAME`"));
         };
         self.c.punct('[')?;
         let idx = self.value()?;

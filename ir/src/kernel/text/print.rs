@@ -11,7 +11,16 @@ pub fn print(k: &Kernel) -> String {
     let mut p = Printer { k, out: String::new() };
     let _ = writeln!(p.out, "kernel {} warps={} min_blocks={} {{", k.name, k.warps, k.min_blocks);
     for b in &k.bufs {
-        let _ = writeln!(p.out, "  buf {} {}", b.name, if b.write { "write" } else { "read" });
+        let _ = writeln!(
+            p.out,
+            "  buf {} {}",
+            b.name,
+            match (b.write, b.fixed) {
+                (true, _) => "write",
+                (_, true) => "fixed",
+                _ => "read",
+            }
+        );
     }
     for s in &k.shared {
         let _ = writeln!(p.out, "  shared {} {}", s.name, s.bytes);
