@@ -184,7 +184,7 @@ mod tests {
 
     fn gpu(major: u32, minor: u32) -> impl Fn(u32) -> Result<About> {
         move |n| {
-            let none = Diagnostic::new("E0441", format!("there is no GPU number {n}: the driver knows 2"));
+            let none = Diagnostic::new("E0757", format!("there is no GPU number {n}: the driver knows 2"));
             let about = About { name: format!("GPU (sm_{major}{minor})"), capability: (major, minor), driver: "13.0".into() };
             if n < 2 { Ok(about) } else { Err(none) }
         }
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_place_is_chosen_and_said_why() {
         let (h200, all) = (gpu(9, 0), &Target::ALL[..]);
-        let none = |_| Err(Diagnostic::new("E0440", "there is no CUDA driver on this machine"));
+        let none = |_| Err(Diagnostic::new("E0754", "there is no CUDA driver on this machine"));
         let at = |p: Result<Place>| p.map(|p| (p.target, p.gpu, p.why)).unwrap();
         let (auto, cpu, second) = (Choice::Auto, Choice::Cpu, Choice::Cuda(1));
         assert_eq!(at(place(auto, None, all, &h200)), (Some(Target::Sm90), 0, "cuda:0, GPU (sm_90), program for sm_90".into()));
@@ -235,10 +235,10 @@ mod tests {
         assert_eq!(at(place(second, Some(Target::Sm90), all, &gpu(12, 1))).0, Some(Target::Sm90), "another than the best");
         assert_eq!(at(place(auto, Some(Target::X86V3), all, &h200)).0, Some(Target::X86V3));
         // What is asked for and not there is an error, never another place.
-        assert_eq!(place(second, None, all, &none).unwrap_err().code, "E0440");
-        assert_eq!(place(Choice::Cuda(2), None, all, &h200).unwrap_err().code, "E0441");
+        assert_eq!(place(second, None, all, &none).unwrap_err().code, "E0754");
+        assert_eq!(place(Choice::Cuda(2), None, all, &h200).unwrap_err().code, "E0757");
         assert_eq!(place(second, None, &[Target::Sm121], &h200).unwrap_err().code, "E0796");
         assert_eq!(place(auto, Some(Target::Sm121), all, &h200).unwrap_err().code, "E0796");
-        assert_eq!(place(auto, Some(Target::Sm90), all, &none).unwrap_err().code, "E0440");
+        assert_eq!(place(auto, Some(Target::Sm90), all, &none).unwrap_err().code, "E0754");
     }
 }
