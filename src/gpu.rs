@@ -156,7 +156,10 @@ pub fn place(choice: Choice, named: Option<Target>, of: &[Target], look: &dyn Fn
     };
     let number = if let Choice::Cuda(n) = choice { n } else { 0 };
     match (choice, named) {
-        (_, Some(t)) if t.class() == Class::Gpu => Ok(on_gpu(number, t, "as `--target` says")),
+        (_, Some(t)) if t.class() == Class::Gpu => {
+            let about = look(number)?;
+            Ok(on_gpu(number, about.best(&[t])?, &about.name))
+        }
         (_, Some(t)) => Ok(Place { target: Some(t), gpu: 0, why: "cpu, as `--target` says".into() }),
         (Choice::Cpu, None) => Ok(Place { target: None, gpu: 0, why: "cpu, as `--device` says".into() }),
         (Choice::Cuda(n), None) => {
@@ -182,7 +185,7 @@ mod tests {
 
     fn gpu(major: u32, minor: u32) -> impl Fn(u32) -> Result<About> {
         move |n| {
-            let none = Diagnostic::new("E0441", format!("there is no GPU number {n}: the driver knows 2"));
+            let none = Diagnostic::new("E0757", format!("there is no GPU number {n}: the driver knows 2"));
             let about = About { name: format!("GPU (sm_{major}{minor})"), capability: (major, minor), driver: "13.0".into() };
             if n < 2 { Ok(about) } else { Err(none) }
         }
@@ -221,7 +224,7 @@ mod tests {
     #[test]
     fn a_place_is_chosen_and_said_why() {
         let (h200, all) = (gpu(9, 0), &Target::ALL[..]);
-        let none = |_| Err(Diagnostic::new("E0440", "there is no CUDA driver on this machine"));
+        let none = |_| Err(Diagnostic::new("E0754", "there is no CUDA driver on this machine"));
         let at = |p: Result<Place>| p.map(|p| (p.target, p.gpu, p.why)).unwrap();
         let (auto, cpu, second) = (Choice::Auto, Choice::Cpu, Choice::Cuda(1));
         assert_eq!(at(place(auto, None, all, &h200)), (Some(Target::Sm90), 0, "cuda:0, GPU (sm_90), program for sm_90".into()));
@@ -230,11 +233,13 @@ mod tests {
         assert!(at(place(auto, None, &[Target::Sm121], &h200)).2.contains("the programs are for sm_121"));
         assert_eq!(at(place(cpu, None, all, &h200)), (None, 0, "cpu, as `--device` says".into()));
         assert_eq!(at(place(second, None, all, &h200)).0, Some(Target::Sm90));
-        assert_eq!(at(place(second, Some(Target::Sm121), all, &none)).1, 1);
+        assert_eq!(at(place(second, Some(Target::Sm90), all, &gpu(12, 1))).0, Some(Target::Sm90), "another than the best");
         assert_eq!(at(place(auto, Some(Target::X86V3), all, &h200)).0, Some(Target::X86V3));
         // What is asked for and not there is an error, never another place.
-        assert_eq!(place(second, None, all, &none).unwrap_err().code, "E0440");
-        assert_eq!(place(Choice::Cuda(2), None, all, &h200).unwrap_err().code, "E0441");
+        assert_eq!(place(second, None, all, &none).unwrap_err().code, "E0754");
+        assert_eq!(place(Choice::Cuda(2), None, all, &h200).unwrap_err().code, "E0757");
         assert_eq!(place(second, None, &[Target::Sm121], &h200).unwrap_err().code, "E0796");
+        assert_eq!(place(auto, Some(Target::Sm121), all, &h200).unwrap_err().code, "E0796");
+        assert_eq!(place(auto, Some(Target::Sm90), all, &none).unwrap_err().code, "E0754");
     }
 }

@@ -2,7 +2,7 @@
 
 use isobit::artifact::{self, Artifact, FileEntry, MANIFEST, Manifest};
 use isobit::emit::Code;
-use isobit::options::CompileOptions;
+use isobit::options::{CompileOptions, PrefillPlan};
 use isobit::pipeline::{self, Program, Watch};
 use isobit::source::Source;
 use isobit::target::{Class, Target};
@@ -28,7 +28,7 @@ fn texts_that_were_changed_with_their_hashes() {
     fs::create_dir_all(&dir).unwrap();
     let dir = dir.join("a.isobit");
     let ck = Source::Demo.checkpoint().unwrap();
-    let options = CompileOptions::default();
+    let options = CompileOptions { prefill: PrefillPlan::On, ..CompileOptions::default() };
     let planned = pipeline::plan(&ck, &options, &[Class::Host], &mut Watch::default()).unwrap();
     let program = Program { target: Target::X86V3, plans: planned.plans[0].1.clone(), code: Code::Kernels };
     let compiled = pipeline::Compiled { options, planned, programs: vec![program] };

@@ -100,7 +100,8 @@ pub struct Queued(pub(crate) Read);
 #[derive(Debug)]
 pub(crate) enum Read {
     Done(Vec<u8>),
-    /// Number of the place where the device puts it, and how much.
+    /// Number of the place where a GPU puts it, and how much.
+    #[cfg(feature = "cuda")]
     Slot(usize, usize),
 }
 
@@ -163,6 +164,7 @@ pub trait Device: Send {
     fn finish(&mut self, read: Queued) -> Result<Vec<u8>> {
         match read.0 {
             Read::Done(bytes) => Ok(bytes),
+            #[cfg(feature = "cuda")]
             Read::Slot(slot, _) => Err(Diagnostic::new("E0421", format!("read {slot} was not begun on this device"))),
         }
     }

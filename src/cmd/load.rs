@@ -126,7 +126,13 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         if args.print_options {
             p.message(options::of_artifact(artifact.manifest()).trim_end());
         }
-        let place = place(&artifact.targets(), p)?;
+        let targets = artifact.targets();
+        if let Runner::Named(t) = runner
+            && !targets.contains(&t)
+        {
+            artifact.program(Some(t))?; // says what there is
+        }
+        let place = place(&targets, p)?;
         let program = match runner {
             Runner::Interpreter => artifact.interpreted()?,
             _ => artifact.program(place.target)?,

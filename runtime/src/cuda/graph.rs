@@ -4,11 +4,12 @@
 use super::driver::{CUdeviceptr, CUfunction, Call, Gpu, check};
 use cudarc::driver::sys;
 use ir::diag::{Diagnostic, Result};
+use std::ffi::CStr;
 use std::ptr::null_mut;
 
 /// Graphs that a list keeps; the one that was used longest ago makes room.
 const KEPT: usize = 8;
-/// Version of CUDA from which edges can say that a kernel starts early.
+/// Version of CUDA from which edges can say that a kernel starts early, and kernels have names.
 const EDGES_WITH_DATA: u32 = 12030;
 
 /// A captured list.
@@ -110,6 +111,10 @@ unsafe fn nodes(gpu: &Gpu, graph: sys::CUgraph, calls: &[Call]) -> Result<Vec<No
             if p.func.is_null() && !p.kern.is_null() {
                 what(sys::cuKernelGetFunction(&mut p.func, p.kern))?;
             }
+            // A driver may name a kernel by another handle than the one it gave.
+            if let Some(c) = call.filter(|c| c.entry != p.func && function_name(gpu, p.func).as_deref() == Some(c.name)) {
+                p.func = c.entry;
+            }
             // The same kernel has as many arguments.
             let args = call.filter(|c| c.entry == p.func && !p.kernelParams.is_null());
             let args = args.map(|c| (0..c.args.len()).map(|k| (*p.kernelParams.add(k)).cast::<CUdeviceptr>().read()).collect());
@@ -122,6 +127,17 @@ unsafe fn nodes(gpu: &Gpu, graph: sys::CUgraph, calls: &[Call]) -> Result<Vec<No
         }
         Ok(out)
     }
+}
+
+/// The name of a kernel, if the driver tells.
+fn function_name(gpu: &Gpu, f: CUfunction) -> Option<String> {
+    let mut name = std::ptr::null();
+    // SAFETY: `f` came from the driver; its names live as long as its code.
+    let told = gpu.about.driver >= EDGES_WITH_DATA
+        && unsafe { sys::cuFuncGetName(&mut name, f) } == sys::CUresult::CUDA_SUCCESS
+        && !name.is_null();
+    // SAFETY: as above.
+    told.then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
 /// Pairs of nodes of which the second comes after the first.

@@ -89,7 +89,7 @@ impl Pinned {
 
     /// Gives it back, after the copies that use it.
     pub fn close(mut self, gpu: &Gpu) {
-        let _ = self.wait(gpu);
+        let _ = gpu.begin().and_then(|()| self.wait(gpu));
         // SAFETY: each is given back once; nothing can be done about an error here.
         unsafe {
             if !self.event.is_null() {
