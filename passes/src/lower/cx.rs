@@ -149,6 +149,16 @@ impl<'a> Kx<'a> {
         self.tile
     }
 
+    /// Lets the first block along y compute the last rows.
+    pub fn last_rows_first(&mut self) {
+        let Some((_, count)) = self.rows else { return };
+        let up = self.b.add_c(count, self.tile as i32 - 1);
+        let blocks = self.b.int_c(IntOp::Div, up, self.tile as i32);
+        let (last, y) = (self.b.add_c(blocks, -1), self.b.block_y());
+        let y = self.b.isub(last, y);
+        self.rows = Some((self.b.mul_c(y, self.tile as i32), count));
+    }
+
     /// How many rows of this block the step has, at least 1.
     pub fn rows_here(&mut self) -> V {
         match self.rows {

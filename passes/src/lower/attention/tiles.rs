@@ -145,6 +145,8 @@ struct Walk<'a> {
 /// Emits the attention of a tile for key head `kv_head`.
 pub fn tiles(kx: &mut Kx, shape: &Shape, tile: Tile, kv_head: V) -> Result<()> {
     kx.b.min_blocks(0);
+    // The last tokens see most: they begin.
+    kx.last_rows_first();
     let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
     let zero = kx.b.i(0);
     let last = kx.b.i(tile.tokens as i32 - 1);
@@ -399,7 +401,8 @@ impl Walk<'_> {
             let block = kx.b.iadd(self.first, s);
             let key = kx.b.shl(block, 5);
             let key = kx.b.iadd(key, lane);
-            let (mut ms, mut ls) = (ninf, f0);
+            // First what is read of all rows, last what is written, so that rows overlap.
+            let mut scores = vec![];
             for (r, &[lo, pos]) in spans.iter().enumerate() {
                 let row = kx.b.add_c(row0, r as i32);
                 let of = kx.b.int_c(IntOp::Rem, row, tile.score_tile() as i32);
@@ -418,20 +421,27 @@ impl Walk<'_> {
                 let score = join_chains(kx, order.dot.tree, chains);
                 let (low, high) = (kx.b.icmp(ICmp::Le, lo, key), kx.b.icmp(ICmp::Le, key, pos));
                 let seen = kx.b.bool_op(BoolOp::And, low, high);
-                let score = kx.b.select(seen, score, ninf);
+                scores.push((seen, kx.b.select(seen, score, ninf)));
+            }
+            let (mut ms, mut ls, mut ps) = (ninf, f0, vec![]);
+            for (r, (seen, score)) in scores.into_iter().enumerate() {
                 let m = max_of_lanes(kx, score);
                 let rel = kx.b.sub(score, m);
                 let p = math::exp(&mut kx.b, rel);
                 let p = kx.b.select(seen, p, f0);
                 let l = kx.join_lanes(order.sum, vec![p]);
-                let at = kx.b.shl(b, 5);
-                let at = kx.b.iadd(at, lane);
-                let at = kx.b.mul_c(at, tile.stride() as i32);
-                let at = kx.b.iadd(at, row);
-                kx.b.store(self.weights, Elem::F32, at, p, None);
                 let r = kx.b.i(r as i32);
                 let mine = kx.b.icmp(ICmp::Eq, lane, r);
                 (ms, ls) = (kx.b.select(mine, m, ms), kx.b.select(mine, l, ls));
+                ps.push(p);
+            }
+            let at = kx.b.shl(b, 5);
+            let at = kx.b.iadd(at, lane);
+            let at = kx.b.mul_c(at, tile.stride() as i32);
+            let at = kx.b.iadd(at, row0);
+            for (r, p) in ps.into_iter().enumerate() {
+                let at = kx.b.add_c(at, r as i32);
+                kx.b.store(self.weights, Elem::F32, at, p, None);
             }
             let (lo, pos) = (kx.b.lshr(of_lane[0], 5), kx.b.lshr(of_lane[1], 5));
             let first = kx.b.icmp(ICmp::Eq, block, lo);
