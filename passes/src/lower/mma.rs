@@ -218,6 +218,14 @@ fn locate(kx: &mut Kx, l: &MatrixLayout, legs: &[Leg], i: V) -> Step {
     Step { group, step, lane }
 }
 
+/// A row of activations.
+pub struct Source {
+    /// Where it lies.
+    pub row: QRow,
+    /// Its first group.
+    pub first: V,
+}
+
 /// What the products of one block are made of.
 pub struct Block<'m> {
     /// How they are cut.
@@ -255,7 +263,7 @@ struct Copied {
 impl Block<'_> {
     /// All products of the block. `x(row)` gives the row of activations of row `row` of the block (any row that lies in memory
     /// where there is none).
-    pub fn products(&self, kx: &mut Kx, mut x: impl FnMut(&mut Kx, V) -> Result<QRow>) -> Result<Vec<Product>> {
+    pub fn products(&self, kx: &mut Kx, mut x: impl FnMut(&mut Kx, V) -> Result<Source>) -> Result<Vec<Product>> {
         let (t, l) = (self.tile, self.mat.l);
         let legs = walk(&l);
         let ring = kx.shared("ring", t.bytes(&l)[0]);
@@ -312,9 +320,10 @@ impl Block<'_> {
         let place = l.format.place();
         let meta = |kx: &mut Kx, i: V| -> Vec<V> {
             let group = locate(kx, &l, &legs, i).group;
-            let of = |kx: &mut Kx, x: &QRow, k: u32, elem| {
-                let at = x.meta(kx, k, group);
-                kx.b.load(x.mem, elem, at, None)
+            let of = |kx: &mut Kx, x: &Source, k: u32, elem| {
+                let group = kx.b.iadd(group, x.first);
+                let at = x.row.meta(kx, k, group);
+                kx.b.load(x.row.mem, elem, at, None)
             };
             let mut out = vec![];
             for x in &xs {
@@ -422,7 +431,7 @@ impl Block<'_> {
         Ok(all)
     }
     /// Copies of the planes; a step adds the place of its group.
-    fn plane_copies(&self, kx: &mut Kx, thread: V, x: &mut impl FnMut(&mut Kx, V) -> Result<QRow>) -> Result<Vec<Copied>> {
+    fn plane_copies(&self, kx: &mut Kx, thread: V, x: &mut impl FnMut(&mut Kx, V) -> Result<Source>) -> Result<Vec<Copied>> {
         let t = self.tile;
         let per_row = t.run * t.runs / 16;
         let (per_plane, per_run) = (t.rows * per_row, t.run / 16);
@@ -441,7 +450,9 @@ impl Block<'_> {
                 let to = scaled(kx, to, t.rows, row);
                 scaled(kx, to, per_run, within)
             };
+            let (x, first) = (x.row, x.first);
             let from = kx.b.lshr(x.base, 4);
+            let from = scaled(kx, first, t.run * t.runs / 16, from);
             let plane = kx.b.mul_c(plane, (x.width / 16) as i32);
             let from = kx.b.iadd(from, plane);
             let from = kx.b.iadd(from, chunk);
