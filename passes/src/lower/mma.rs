@@ -60,13 +60,14 @@ impl Tile {
         let t = Tile { rows: s.mma, per_warp: 4, stages: 0, run, runs: group / run, words, parked: 0 };
         let staged = |t: Tile| Tile { stages: MAX_STAGES.min((SHARED_BUDGET - t.parked_bytes()) / t.slot(l)), ..t };
         let deep = ends(&walk(l)).iter().any(|e| e.after > 1);
-        let tiles = [4, 2].map(|per_warp| Tile { per_warp, ..t });
-        let parked = staged(Tile { parked: 1, ..tiles[0] });
+        let tiles = [4, 2, 1].map(|per_warp| Tile { per_warp, ..t });
+        // Experts walk over tiles of rows, and that takes registers too: their tiles are narrower.
+        let parked = staged(Tile { parked: 1, ..tiles[usize::from(l.stack > 1)] });
         if deep && t.runs == 1 && parked.stages >= 2 {
             return Some(parked);
         }
         // The planes of a long group take many registers.
-        let first = usize::from(t.runs > 1);
+        let first = usize::from(t.runs > 1) + usize::from(l.stack > 1);
         tiles[first..].iter().map(|&t| staged(t)).find(|t| t.stages >= 2)
     }
 
@@ -304,11 +305,9 @@ impl Block<'_> {
         let pair = kx.b.mul_c(quad, 2);
         let param_at = kx.b.iadd(param_at, pair);
         let param_at = kx.b.add_c(param_at, words(planes + codes));
-        let plane_at = rows.map(|r| {
-            let at = kx.b.mul_c(r, words(t.run));
-            let mine = kx.b.mul_c(quad, words(t.run / 4));
-            kx.b.iadd(at, mine)
-        });
+        let plane_at = kx.b.mul_c(row0, words(t.run));
+        let of_lane = kx.b.mul_c(quad, words(t.run / 4));
+        let plane_at = kx.b.iadd(plane_at, of_lane);
 
         let steps = legs.iter().map(|leg| leg.len).sum::<u32>();
         let trip = kx.b.i(steps as i32);
@@ -353,12 +352,12 @@ impl Block<'_> {
         kx.b.begin();
         let rest = meta(kx, iv);
         let base = kx.b.mul_c(slot, words(slot_bytes));
+        let planes_at = kx.b.iadd(base, plane_at);
         let mut a = vec![];
         for p in 0..3 {
             for r in 0..t.runs {
-                let both = plane_at.map(|at| {
-                    let at = kx.b.iadd(base, at);
-                    let at = kx.b.add_c(at, words((p * t.runs + r) * t.rows * t.run));
+                let both = [0, 8].map(|row| {
+                    let at = kx.b.add_c(planes_at, words(((p * t.runs + r) * t.rows + row) * t.run));
                     kx.b.load_n(ring, Elem::I32, at, (t.run / 16) as usize, None)
                 });
                 a.push(both);

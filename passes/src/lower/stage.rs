@@ -379,9 +379,12 @@ impl<'a> Part<'a> {
         let (first, base) = (kx.b.mul_c(first, tile.tiles() as i32), kx.b.mul_c(expert, l.tiles() as i32));
         let (begin, end) = dispatch::list(kx, route, expert);
         // This block takes tile y, and every one that is as many farther as there are blocks along y.
-        let tokens = kx.state(state::TOKENS);
-        let step = kx.b.add_c(tokens, dispatch::ROWS as i32 - 1);
-        let step = kx.b.int_c(IntOp::Div, step, dispatch::ROWS as i32);
+        let blocks = |kx: &mut Kx| {
+            let tokens = kx.state(state::TOKENS);
+            let step = kx.b.add_c(tokens, dispatch::ROWS as i32 - 1);
+            kx.b.int_c(IntOp::Div, step, dispatch::ROWS as i32)
+        };
+        let step = blocks(kx);
         let (y, zero) = (kx.b.block_y(), kx.b.i(0));
         let pairs = kx.b.isub(end, begin);
         let tiles = kx.b.add_c(pairs, tile.rows as i32 - 1);
@@ -393,7 +396,7 @@ impl<'a> Part<'a> {
         let trip = kx.b.int(IntOp::Div, left, step);
         let x = kx.g.node(id).inputs[0];
         let one_row = kx.g.node(x).ty.width() == l.cols;
-        let (top, far) = (scaled(kx, y, tile.rows, begin), kx.b.mul_c(step, tile.rows as i32));
+        let top = scaled(kx, y, tile.rows, begin);
         let mut result = Ok(());
         kx.for_(trip, &[top], |kx, _, top| {
             let top = top[0];
@@ -431,7 +434,8 @@ impl<'a> Part<'a> {
                 }
                 Ok(())
             })();
-            vec![kx.b.iadd(top, far)]
+            let step = blocks(kx);
+            vec![scaled(kx, step, tile.rows, top)]
         });
         result
     }
