@@ -12,6 +12,7 @@ mod rows;
 pub mod schedule;
 pub mod shared;
 mod stage;
+mod units;
 
 use cx::{ArgKey, Kx};
 use ir::diag::{Diagnostic, Result};

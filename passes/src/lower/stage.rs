@@ -2,20 +2,19 @@
 
 use super::attention::tiles::{self, Tile};
 use super::attention::{self, Shape, parts};
-use super::cx::{Kx, Memo, chain_lanes, is_row_op, layout, pinned};
+use super::cx::{Kx, Memo, chain_lanes, is_row_op, pinned};
 use super::heads::{HeadCx, head_dim};
 use super::matmul::Matrix;
 use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
-use super::{blocks, clip, dispatch, mma, route, scaled, stage_rows};
+use super::units::{self, OnUnits};
+use super::{blocks, clip, mma, route, scaled, stage_rows};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
 use ir::kernel::{Elem, IntOp, Mem, V};
-use ir::layout::MatrixLayout;
 use ir::math::{self, Arith};
 use ir::order::ReductionOrder;
-use ir::plan::state;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Family of a stage.
@@ -27,8 +26,8 @@ enum Family {
     Heads { dim: u32, heads: u32, per_block: u32 },
     /// Rows of a matmul with elementwise work after it; `ranks` experts one after the other along x.
     Matmul { tiles: u32, per_block: u32, ranks: u32 },
-    /// Rows of a matmul for many tokens, on matrix units; for a matmul of chosen experts, the route.
-    Mma { tile: mma::Tile, l: MatrixLayout, route: Option<NodeId> },
+    /// Rows of a matmul for many tokens, on matrix units.
+    Mma(OnUnits),
     /// All experts' logits, then the choice: one block.
     Route,
     /// A block per query head.
@@ -76,7 +75,7 @@ fn is_expert_matmul(g: &Graph, id: NodeId) -> bool {
 }
 
 /// The order of a matmul.
-fn order_of(g: &Graph, id: NodeId) -> Result<ReductionOrder> {
+pub fn order_of(g: &Graph, id: NodeId) -> Result<ReductionOrder> {
     match g.node(id).op {
         Op::QLinear { order } | Op::QExpertLinear { order } | Op::Linear { order } | Op::ExpertLinear { order } => {
             pinned(g, id, order)
@@ -122,10 +121,10 @@ impl<'a> Part<'a> {
         let tile_rows = 32 / lanes / split;
         let mut warps = s.warps;
         let rows = stage_rows(g, &stage.stores);
-        let on_units = on_matrix_units(g, s, stage, rows)?;
-        let family = if let Some((tile, l, route)) = on_units {
+        let on_units = units::fits(g, s, stage, rows)?;
+        let family = if let Some(on) = on_units {
             warps = mma::WARPS;
-            Family::Mma { tile, l, route }
+            Family::Mma(on)
         } else if let Some(dim) = head {
             let width = tail
                 .iter()
@@ -204,7 +203,7 @@ impl<'a> Part<'a> {
             Family::Rows | Family::Route | Family::Argmax => 1,
             Family::Heads { heads, per_block, .. } => heads / per_block,
             Family::Matmul { tiles, per_block, ranks } => blocks(tiles, per_block) * ranks,
-            Family::Mma { tile, l, .. } => blocks(l.tiles(), tile.tiles()) * l.stack,
+            Family::Mma(on) => on.grid(),
             Family::Attention(shape) => shape.heads,
             Family::Parts(shape, _) => parts::grid(&shape),
             Family::Join(shape, out) => out.grid(s, &shape),
@@ -244,7 +243,7 @@ impl<'a> Part<'a> {
     /// Rows of a block on matrix units, and the shared memory that it needs, if it computes there.
     pub fn on_matrix_units(&self) -> Option<(u32, [u32; 2])> {
         match self.family {
-            Family::Mma { tile, l, route } => Some((route.map_or(tile.rows, |_| dispatch::ROWS), tile.bytes(&l))),
+            Family::Mma(on) => Some((on.rows(), on.tile.bytes(&on.l))),
             _ => None,
         }
     }
@@ -252,7 +251,7 @@ impl<'a> Part<'a> {
     /// The route whose lists of rows by expert it reads.
     pub fn lists(&self) -> Option<NodeId> {
         match self.family {
-            Family::Mma { route, .. } => route,
+            Family::Mma(on) => on.route,
             _ => None,
         }
     }
@@ -284,8 +283,7 @@ impl<'a> Part<'a> {
             Family::Join(shape, out) => return parts::join(kx, &shape, out, bx),
             Family::Tiles(shape, tile) => return tiles::tiles(kx, &shape, tile, bx),
             Family::Argmax => return route::argmax(kx, self.stage.nodes[0]),
-            Family::Mma { tile, l, route: None } => return self.products(kx, bx, tile, l),
-            Family::Mma { tile, l, route: Some(route) } => return self.expert_products(kx, bx, tile, l, route),
+            Family::Mma(on) => return on.emit(kx, self.matmuls[0], bx),
             Family::Rows => {
                 let t = kx.b.b(true);
                 return RowCx::new(&self.prologue, false, &[]).run(kx, &self.stored(&self.prologue), t);
@@ -349,95 +347,6 @@ impl<'a> Part<'a> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The matmul of a block on matrix units.
-    fn products(&self, kx: &mut Kx, bx: V, tile: mma::Tile, l: MatrixLayout) -> Result<()> {
-        let id = self.matmuls[0];
-        let mat = Matrix { mem: self.matrix(kx, id)?.mem, l, split: 1 };
-        let first = kx.b.mul_c(bx, tile.tiles() as i32);
-        let base = kx.b.i(0);
-        let x = |kx: &mut Kx, row: V| {
-            kx.go_to(row);
-            let row = RowCx::default().qrow(kx, kx.g.node(id).inputs[0])?;
-            Ok(mma::Source { row, first: base })
-        };
-        for p in (mma::Block { tile, mat: &mat, first, base }).products(kx, x)? {
-            let there = kx.go_to(p.row);
-            let pred = kx.and(there, p.exists);
-            kx.store_value(id, p.column, p.value, pred);
-        }
-        Ok(())
-    }
-
-    /// The same for one expert: the rows of the chunk that chose it, some tiles of them.
-    fn expert_products(&self, kx: &mut Kx, bx: V, tile: mma::Tile, l: MatrixLayout, route: NodeId) -> Result<()> {
-        let id = self.matmuls[0];
-        let mat = Matrix { mem: self.matrix(kx, id)?.mem, l, split: 1 };
-        let across = blocks(l.tiles(), tile.tiles());
-        let (expert, first) = (kx.b.int_c(IntOp::Div, bx, across as i32), kx.b.int_c(IntOp::Rem, bx, across as i32));
-        let (first, base) = (kx.b.mul_c(first, tile.tiles() as i32), kx.b.mul_c(expert, l.tiles() as i32));
-        let (begin, end) = dispatch::list(kx, route, expert);
-        // This block takes tile y, and every one that is as many farther as there are blocks along y.
-        let blocks = |kx: &mut Kx| {
-            let tokens = kx.state(state::TOKENS);
-            let step = kx.b.add_c(tokens, dispatch::ROWS as i32 - 1);
-            kx.b.int_c(IntOp::Div, step, dispatch::ROWS as i32)
-        };
-        let step = blocks(kx);
-        let (y, zero) = (kx.b.block_y(), kx.b.i(0));
-        let pairs = kx.b.isub(end, begin);
-        let tiles = kx.b.add_c(pairs, tile.rows as i32 - 1);
-        let tiles = kx.b.int_c(IntOp::Div, tiles, tile.rows as i32);
-        let left = kx.b.isub(tiles, y);
-        let left = kx.b.iadd(left, step);
-        let left = kx.b.add_c(left, -1);
-        let left = kx.b.int(IntOp::Max, left, zero);
-        let trip = kx.b.int(IntOp::Div, left, step);
-        let x = kx.g.node(id).inputs[0];
-        let one_row = kx.g.node(x).ty.width() == l.cols;
-        let top = scaled(kx, y, tile.rows, begin);
-        let mut result = Ok(());
-        kx.for_(trip, &[top], |kx, _, top| {
-            let top = top[0];
-            // An entry that is not there is replaced by the last.
-            let entry = |kx: &mut Kx, row: V, end: V| {
-                let at = kx.b.iadd(top, row);
-                let (there, last) = (kx.b.icmp(ICmp::Lt, at, end), kx.b.add_c(end, -1));
-                let at = kx.b.int(IntOp::Min, at, last);
-                let (row, rank) = dispatch::pair(kx, route, at);
-                kx.stand_at(row);
-                (rank, there)
-            };
-            // Read again where it is used again: a register is dearer.
-            let (_, end) = dispatch::list(kx, route, expert);
-            let source = |kx: &mut Kx, row: V| {
-                let (rank, _) = entry(kx, row, end);
-                let row = RowCx::default().qrow(kx, x)?;
-                // One row of activations for all ranks, or one for each.
-                let first = if one_row { zero } else { kx.b.mul_c(rank, l.units() as i32) };
-                Ok(mma::Source { row, first })
-            };
-            result = (|| {
-                let products = mma::Block { tile, mat: &mat, first, base }.products(kx, source)?;
-                let (_, end) = dispatch::list(kx, route, expert);
-                let mut rows: BTreeMap<V, (V, V, V)> = BTreeMap::new();
-                for p in products {
-                    let (row, rank, there) = *rows.entry(p.row).or_insert_with(|| {
-                        let (rank, there) = entry(kx, p.row, end);
-                        (kx.tok, rank, there)
-                    });
-                    kx.stand_at(row);
-                    let pred = kx.and(Some(there), p.exists);
-                    let column = scaled(kx, rank, l.rows, p.column);
-                    kx.store_value(id, column, p.value, pred);
-                }
-                Ok(())
-            })();
-            let step = blocks(kx);
-            vec![scaled(kx, step, tile.rows, top)]
-        });
-        result
     }
 
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
@@ -689,28 +598,6 @@ fn split(g: &Graph, s: &Schedule, matmuls: &[NodeId], lanes: u32) -> u32 {
     };
     let fewest: u32 = matmuls.iter().map(most).min().unwrap_or(1).max(1);
     1 << fewest.ilog2()
-}
-
-/// The tile, the layout and the route of a stage that computes on matrix units: one quantized matmul of tokens whose rows lie
-/// in memory.
-fn on_matrix_units(
-    g: &Graph,
-    s: &Schedule,
-    stage: &Stage,
-    rows: Rows,
-) -> Result<Option<(mma::Tile, MatrixLayout, Option<NodeId>)>> {
-    let [id] = stage.nodes[..] else { return Ok(None) };
-    let n = g.node(id);
-    let route = match n.op {
-        Op::QLinear { .. } => None,
-        Op::QExpertLinear { .. } => Some(n.inputs[2]),
-        _ => return Ok(None),
-    };
-    if s.mma == 0 || rows != Rows::Tokens {
-        return Ok(None);
-    }
-    let l = layout(g, s, n.inputs[1], order_of(g, id)?)?;
-    Ok(mma::Tile::of(&l, s).map(|t| (t, l, route)))
 }
 
 /// Stores one element of each row of the block into an array of `width` elements a row.
