@@ -69,19 +69,18 @@ fn every_format_and_tile_has_the_bits_of_one_token() {
         let g = through_passes(small_model(formats[f]), &Options::default());
         let source = Made::of(&g, Kind::Random, 1);
         let plan = planned(&g, mma);
-        // A tile that is not full, and more than one.
-        for n in [5, 70] {
-            let ids = tokens(n);
-            let want = meant(&g, &source, &ids, n - 3);
-            let got = step(&plan, &Place::Checked, &source, &ids, n - 3, &OUT).remove(0);
-            same_bits(&format!("{:?}, tiles of {mma}, {n} tokens", formats[f]), &want, &got, VOCAB as usize);
-        }
+        // A tile that is not full, or more than one.
+        let n = [5, 70, 37][(f + mma as usize / 16) % 3];
+        let ids = tokens(n);
+        let want = meant(&g, &source, &ids, n - 3);
+        let got = step(&plan, &Place::Checked, &source, &ids, n - 3, &OUT).remove(0);
+        same_bits(&format!("{:?}, tiles of {mma}, {n} tokens", formats[f]), &want, &got, VOCAB as usize);
         on_units(&plan).len()
     });
     println!("launches on matrix units: {counts:?}");
     // Two slots of 64 rows of long groups find no room.
     let long = |f: usize| matches!(formats[f], Format::Affine(_, 128, _));
-    assert!(jobs.iter().zip(&counts).all(|(&(f, mma), &n)| (n >= 4) != (mma == 64 && long(f))), "{counts:?}");
+    assert!(jobs.iter().zip(&counts).all(|(&(f, mma), &n)| (n >= 8) != (mma == 64 && long(f))), "{counts:?}");
 }
 
 #[test]

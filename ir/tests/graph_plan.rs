@@ -274,7 +274,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ("  launch \"mid\"", "grid_x=1", "grid_x=0", "E0361"),
     ("  launch \"mid\"", "grid_x=1", "grid_x=3000000000", "E0361"),
     ("  launch \"mid\"", "rows=T", "rows=T, tokens=0", "E0361"),
-    ("  launch \"mid\"", "rows=T", "rows=T, tokens=65", "E0361"),
+    ("  launch \"mid\"", "rows=T", "rows=T, tokens=257", "E0361"),
     ("  launch \"mid\"", "rows=T", "rows=O", "E0362"),
 ];
 

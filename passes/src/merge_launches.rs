@@ -76,7 +76,8 @@ fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().filter(|x| b.binary_search(x).is_ok()).count()
 }
 
-/// The stages of a graph as candidates. `apart`: exact matmuls share launches with one another only.
+/// The stages of a graph as candidates. `apart`: exact matmuls share launches with
+/// one another only, and so do those of chosen experts.
 pub fn candidates(g: &Graph, stages: &[Stage], apart: bool) -> Vec<Candidate> {
     let mut stored = BTreeMap::new();
     for (i, s) in stages.iter().enumerate() {
@@ -94,9 +95,13 @@ pub fn candidates(g: &Graph, stages: &[Stage], apart: bool) -> Vec<Candidate> {
             let mut nodes: Vec<u32> = s.nodes.iter().map(|n| n.0).collect();
             nodes.sort_unstable();
             let solo = s.nodes.iter().any(|&n| matches!(g.node(n).op, Op::Attention { .. } | Op::Argmax));
-            let exact = |&n: &NodeId| matches!(g.node(n).op, Op::QLinear { .. });
+            let exact = |&n: &NodeId| match g.node(n).op {
+                Op::QLinear { .. } => 0x80,
+                Op::QExpertLinear { .. } => 0x40,
+                _ => 0,
+            };
             let rows = s.stores.iter().map(|&n| rows_of(g, n) as u8).max().unwrap_or(0);
-            let rows = if apart && s.nodes.iter().any(exact) { rows | 0x80 } else { rows };
+            let rows = if apart { s.nodes.iter().map(exact).fold(rows, |rows, own| rows | own) } else { rows };
             Candidate { waits, rows, solo, nodes, shared: of_stage(g, &s.nodes) }
         })
         .collect()

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const ALIGN: u64 = 64;
 
 /// Rows that one block may compute.
-pub const MAX_TOKENS: u32 = 64;
+pub const MAX_TOKENS: u32 = 256;
 
 /// Codes of the plan verifier's diagnostics.
 pub const CODES: &[(&str, &str)] = &[

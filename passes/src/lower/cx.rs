@@ -35,6 +35,8 @@ pub enum ArgKey {
         /// Window.
         window: u32,
     },
+    /// Which rows chose which expert, by a route.
+    Lists(NodeId),
     /// Token ids.
     Tokens,
     /// State words.
@@ -136,7 +138,8 @@ impl<'a> Kx<'a> {
         kx
     }
 
-    fn stand_at(&mut self, row: V) {
+    /// Goes to a row of the chunk.
+    pub fn stand_at(&mut self, row: V) {
         self.out = row;
         self.tok = match self.from {
             Some(from) => self.b.iadd(row, from),
@@ -204,6 +207,7 @@ impl<'a> Kx<'a> {
             ArgKey::Keys(_) => "keys",
             ArgKey::Vals(_) => "vals",
             ArgKey::Parts { .. } => "parts",
+            ArgKey::Lists(_) => "lists",
             ArgKey::Tokens => "tokens",
             ArgKey::State => "state",
         };

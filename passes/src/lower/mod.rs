@@ -3,6 +3,7 @@
 
 mod attention;
 mod cx;
+mod dispatch;
 mod heads;
 mod matmul;
 mod mma;
@@ -11,6 +12,7 @@ mod rows;
 pub mod schedule;
 pub mod shared;
 mod stage;
+mod units;
 
 use cx::{ArgKey, Kx};
 use ir::diag::{Diagnostic, Result};
@@ -46,6 +48,9 @@ pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool) -> Re
         if parts.iter().any(|p| p.rows != rows) {
             return Err(Diagnostic::new("E0602", "stages of one launch differ in their rows").at(name));
         }
+        for route in parts.iter().filter_map(stage::Part::lists) {
+            add_lists(g, s, &mut plan, &mut known, route)?;
+        }
         // What one launch leaves in parts is joined by another.
         let join = if let [part] = &parts[..] { part.join(s) } else { None };
         let suffix = if join.is_some() { "parts" } else { "" };
@@ -67,12 +72,30 @@ pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool) -> Re
     Ok(plan)
 }
 
+/// Adds the launch that makes a route's lists, once.
+fn add_lists(g: &Graph, s: &Schedule, plan: &mut Plan, known: &mut BTreeMap<String, u32>, route: NodeId) -> Result<()> {
+    let name = lists_name(g, route);
+    if plan.launches.iter().any(|l| l.name == name) {
+        return Ok(());
+    }
+    let (kernel, args, experts) = dispatch::lists(g, s, route);
+    let kernel = intern(plan, known, kernel, "k_lists");
+    let args = args.into_iter().map(|a| bind(g, plan, a)).collect::<Result<Vec<_>>>()?;
+    plan.launches.push(Launch { name, kernel, args, grid_x: experts, rows: Rows::Tokens, tokens: dispatch::ROWS });
+    Ok(())
+}
+
+/// Name of the lists of a route.
+fn lists_name(g: &Graph, route: NodeId) -> String {
+    format!("{}.lists", g.node(route).name)
+}
+
 /// The stages of a launch. Its blocks have one number of rows: either all compute on matrix units, or none.
 fn parts<'a>(g: &Graph, s: &Schedule, stages: &'a [Stage], launch: &[u32]) -> Result<Vec<stage::Part<'a>>> {
     let of = |s: &Schedule| launch.iter().map(|&i| stage::Part::new(g, s, &stages[i as usize])).collect::<Result<Vec<_>>>();
     let parts = of(s)?;
-    let on_units = parts.iter().filter(|p| p.on_matrix_units().is_some()).count();
-    if on_units == 0 || on_units == parts.len() { Ok(parts) } else { of(&Schedule { mma: 0, ..*s }) }
+    let rows = |p: &stage::Part| p.on_matrix_units().map(|(rows, _)| rows);
+    if parts.iter().all(|p| rows(p) == rows(&parts[0])) { Ok(parts) } else { of(&Schedule { mma: 0, ..*s }) }
 }
 
 /// What each part needs of shared memory with so many rows a block.
@@ -195,6 +218,10 @@ fn bind(g: &Graph, plan: &mut Plan, key: ArgKey) -> Result<Arg> {
         ArgKey::Parts { heads, dim, window } => {
             let kind = BufferKind::Parts { rows: Rows::Tokens, heads, dim, window };
             buffer(plan, format!("parts.{heads}x{dim}.{window}"), kind)
+        }
+        ArgKey::Lists(route) => {
+            let kind = BufferKind::Value { rows: g.node(route).ty.rows, bytes: dispatch::bytes(g, route) };
+            buffer(plan, lists_name(g, route), kind)
         }
         ArgKey::Keys(id) | ArgKey::Vals(id) => {
             let Op::Kv { layer, heads, dim, window } = g.node(id).op else {

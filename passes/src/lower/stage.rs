@@ -2,17 +2,17 @@
 
 use super::attention::tiles::{self, Tile};
 use super::attention::{self, Shape, parts};
-use super::cx::{Kx, Memo, chain_lanes, is_row_op, layout, pinned};
+use super::cx::{Kx, Memo, chain_lanes, is_row_op, pinned};
 use super::heads::{HeadCx, head_dim};
 use super::matmul::{Loaded, Matrix};
 use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
+use super::units::{self, OnUnits};
 use super::{blocks, clip, mma, route, scaled, stage_rows};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
 use ir::kernel::{Elem, IntOp, Mem, V};
-use ir::layout::MatrixLayout;
 use ir::math::{self, Arith};
 use ir::order::ReductionOrder;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ enum Family {
     /// Rows of a matmul with elementwise work after it; `ranks` experts one after the other along x.
     Matmul { tiles: u32, per_block: u32, ranks: u32 },
     /// Rows of a matmul for many tokens, on matrix units.
-    Mma { tile: mma::Tile, l: MatrixLayout },
+    Mma(OnUnits),
     /// All experts' logits, then the choice: one block.
     Route,
     /// A block per query head.
@@ -75,7 +75,7 @@ fn is_expert_matmul(g: &Graph, id: NodeId) -> bool {
 }
 
 /// The order of a matmul.
-fn order_of(g: &Graph, id: NodeId) -> Result<ReductionOrder> {
+pub fn order_of(g: &Graph, id: NodeId) -> Result<ReductionOrder> {
     match g.node(id).op {
         Op::QLinear { order } | Op::QExpertLinear { order } | Op::Linear { order } | Op::ExpertLinear { order } => {
             pinned(g, id, order)
@@ -121,10 +121,10 @@ impl<'a> Part<'a> {
         let tile_rows = 32 / lanes / split;
         let mut warps = s.warps;
         let rows = stage_rows(g, &stage.stores);
-        let on_units = on_matrix_units(g, s, stage, rows)?;
-        let family = if let Some((tile, l)) = on_units {
+        let on_units = units::fits(g, s, stage, rows)?;
+        let family = if let Some(on) = on_units {
             warps = mma::WARPS;
-            Family::Mma { tile, l }
+            Family::Mma(on)
         } else if let Some(dim) = head {
             let width = tail
                 .iter()
@@ -203,7 +203,7 @@ impl<'a> Part<'a> {
             Family::Rows | Family::Route | Family::Argmax => 1,
             Family::Heads { heads, per_block, .. } => heads / per_block,
             Family::Matmul { tiles, per_block, ranks } => blocks(tiles, per_block) * ranks,
-            Family::Mma { tile, l } => blocks(l.tiles(), tile.tiles()),
+            Family::Mma(on) => on.grid(),
             Family::Attention(shape) => shape.heads,
             Family::Parts(shape, _) => parts::grid(&shape),
             Family::Join(shape, out) => out.grid(s, &shape),
@@ -243,7 +243,15 @@ impl<'a> Part<'a> {
     /// Rows of a block on matrix units, and the shared memory that it needs, if it computes there.
     pub fn on_matrix_units(&self) -> Option<(u32, [u32; 2])> {
         match self.family {
-            Family::Mma { tile, l } => Some((tile.rows, tile.bytes(&l))),
+            Family::Mma(on) => Some((on.rows(), on.tile.bytes(&on.l))),
+            _ => None,
+        }
+    }
+
+    /// The route whose lists of rows by expert it reads.
+    pub fn lists(&self) -> Option<NodeId> {
+        match self.family {
+            Family::Mma(on) => on.route,
             _ => None,
         }
     }
@@ -275,7 +283,7 @@ impl<'a> Part<'a> {
             Family::Join(shape, out) => return parts::join(kx, &shape, out, bx),
             Family::Tiles(shape, tile) => return tiles::tiles(kx, &shape, tile, bx),
             Family::Argmax => return route::argmax(kx, self.stage.nodes[0]),
-            Family::Mma { tile, l } => return self.products(kx, bx, tile, l),
+            Family::Mma(on) => return on.emit(kx, self.matmuls[0], bx),
             Family::Rows => {
                 let t = kx.b.b(true);
                 return RowCx::new(&self.prologue, false, &[]).run(kx, &self.stored(&self.prologue), t);
@@ -339,26 +347,6 @@ impl<'a> Part<'a> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The matmul of a block on matrix units.
-    fn products(&self, kx: &mut Kx, bx: V, tile: mma::Tile, l: MatrixLayout) -> Result<()> {
-        let id = self.matmuls[0];
-        let mat = Matrix { mem: self.matrix(kx, id)?.mem, l, split: 1 };
-        let first = kx.b.mul_c(bx, tile.tiles() as i32);
-        let base = kx.b.i(0);
-        let block = mma::Block { tile, mat: &mat, first, base };
-        let mut rows = RowCx::default();
-        let x = |kx: &mut Kx, row: V| {
-            kx.go_to(row);
-            rows.qrow(kx, kx.g.node(id).inputs[0])
-        };
-        for p in block.products(kx, x)? {
-            let there = kx.go_to(p.row);
-            let pred = kx.and(there, p.exists);
-            kx.store_value(id, p.column, p.value, pred);
-        }
-        Ok(())
     }
 
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
@@ -658,16 +646,6 @@ fn split(g: &Graph, s: &Schedule, matmuls: &[NodeId], lanes: u32) -> u32 {
     };
     let fewest: u32 = matmuls.iter().map(most).min().unwrap_or(1).max(1);
     1 << fewest.ilog2()
-}
-
-/// The tile and the layout of a stage that computes on matrix units: one quantized matmul of tokens whose rows lie in memory.
-fn on_matrix_units(g: &Graph, s: &Schedule, stage: &Stage, rows: Rows) -> Result<Option<(mma::Tile, MatrixLayout)>> {
-    let [id] = stage.nodes[..] else { return Ok(None) };
-    if s.mma == 0 || rows != Rows::Tokens || !matches!(g.node(id).op, Op::QLinear { .. }) {
-        return Ok(None);
-    }
-    let l = layout(g, s, g.node(id).inputs[1], order_of(g, id)?)?;
-    Ok(mma::Tile::of(&l, s).map(|t| (t, l)))
 }
 
 /// Stores one element of each row of the block into an array of `width` elements a row.

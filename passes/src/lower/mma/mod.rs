@@ -6,6 +6,8 @@
 //! same elements. Groups are rounded and added as they are for one token ([`super::matmul`]); the chains are walked one after
 //! the other, in the order in which the tree joins them, so that few sums are live.
 
+mod walk;
+
 use super::cx::Kx;
 use super::matmul::{Matrix, numbers};
 use super::rows::QRow;
@@ -17,7 +19,7 @@ use ir::graph::Dtype;
 use ir::kernel::{Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
 use ir::layout::{Format, MatrixLayout};
 use ir::math::{self, Arith};
-use ir::order::{Take, Tree};
+use walk::{Park, Waiting, ends, locate, walk};
 
 /// Warps of a block.
 pub const WARPS: u32 = 8;
@@ -60,13 +62,14 @@ impl Tile {
         let t = Tile { rows: s.mma, per_warp: 4, stages: 0, run, runs: group / run, words, parked: 0 };
         let staged = |t: Tile| Tile { stages: MAX_STAGES.min((SHARED_BUDGET - t.parked_bytes()) / t.slot(l)), ..t };
         let deep = ends(&walk(l)).iter().any(|e| e.after > 1);
-        let tiles = [4, 2].map(|per_warp| Tile { per_warp, ..t });
-        let parked = staged(Tile { parked: 1, ..tiles[0] });
+        let tiles = [4, 2, 1].map(|per_warp| Tile { per_warp, ..t });
+        // Experts walk over tiles of rows, and that takes registers too: their tiles are narrower.
+        let parked = staged(Tile { parked: 1, ..tiles[usize::from(l.stack > 1)] });
         if deep && t.runs == 1 && parked.stages >= 2 {
             return Some(parked);
         }
         // The planes of a long group take many registers.
-        let first = usize::from(t.runs > 1);
+        let first = usize::from(t.runs > 1) + usize::from(l.stack > 1);
         tiles[first..].iter().map(|&t| staged(t)).find(|t| t.stages >= 2)
     }
 
@@ -110,112 +113,12 @@ impl Tile {
     }
 }
 
-/// One chain of the walk: which, its first step of the walk, how many, and how many waiting sums it is joined with after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Leg {
-    chain: u32,
-    first: u32,
-    len: u32,
-    joins: usize,
-}
-
-/// The chains in the order in which the tree joins them.
-fn walk(l: &MatrixLayout) -> Vec<Leg> {
-    fn pairs(chain: u32, apart: u32, n: u32, out: &mut Vec<(u32, usize)>) {
-        if apart == n {
-            return out.push((chain, 0));
-        }
-        pairs(chain, 2 * apart, n, out);
-        pairs(chain + apart, 2 * apart, n, out);
-        if let Some(last) = out.last_mut() {
-            last.1 += 1;
-        }
-    }
-    let n = l.order.lanes;
-    let mut chains = vec![];
-    match l.order.tree {
-        Tree::Pair => pairs(0, 1, n, &mut chains),
-        Tree::Fold => chains.extend((0..n).map(|c| (c, usize::from(c > 0)))),
-    }
-    let mut first = 0;
-    let leg = |(chain, joins)| {
-        let len = (0..l.chain_len()).filter(|&t| l.unit_of(chain, t).is_some()).count() as u32;
-        first += len;
-        Leg { chain, first: first - len, len, joins }
-    };
-    chains.into_iter().map(leg).collect()
-}
-
-/// Where a chain of the walk ends, with those after it that have no groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct End {
-    /// Steps of the walk until here.
-    at: u32,
-    /// How many waiting sums each of the chains is joined with.
-    joins: Vec<usize>,
-    /// Sums that wait before, and after.
-    before: usize,
-    after: usize,
-}
-
-fn ends(legs: &[Leg]) -> Vec<End> {
-    let mut out: Vec<End> = vec![];
-    let mut waiting = 0;
-    for leg in legs {
-        match out.last_mut() {
-            Some(end) if leg.len == 0 => end.joins.push(leg.joins),
-            _ => out.push(End { at: leg.first + leg.len, joins: vec![leg.joins], before: waiting, after: 0 }),
-        }
-        waiting = waiting + 1 - leg.joins;
-        if let Some(end) = out.last_mut() {
-            end.after = waiting;
-        }
-    }
-    out
-}
-
-/// Sums that wait for the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Waiting {
-    Here(Vec<V>),
-    /// In shared memory from this array of the block on.
-    Parked(u32),
-}
-
-/// A step of the walk as values of the program.
-struct Step {
-    /// The group of a row.
-    group: V,
-    /// Step of the layout, and lane of the row's four.
-    step: V,
-    lane: V,
-}
-
-/// Which group step `i` of the walk takes.
-fn locate(kx: &mut Kx, l: &MatrixLayout, legs: &[Leg], i: V) -> Step {
-    let legs: Vec<&Leg> = legs.iter().filter(|leg| leg.len > 0).collect();
-    let (mut chain, mut first) = (kx.b.i(legs[0].chain as i32), kx.b.i(0));
-    for leg in &legs[1..] {
-        let (c, f) = (kx.b.i(leg.chain as i32), kx.b.i(leg.first as i32));
-        let before = kx.b.icmp(ICmp::Lt, i, f);
-        (chain, first) = (kx.b.select(before, chain, c), kx.b.select(before, first, f));
-    }
-    let t = kx.b.isub(i, first);
-    let group = match l.order.take {
-        Take::Contiguous => {
-            let c = kx.b.mul_c(chain, l.order.run(l.units()) as i32);
-            kx.b.iadd(c, t)
-        }
-        Take::Strided => {
-            let far = kx.b.mul_c(t, l.order.lanes as i32);
-            kx.b.iadd(chain, far)
-        }
-    };
-    let k = kx.b.int_c(IntOp::Div, chain, l.chain_lanes as i32);
-    let k = kx.b.mul_c(k, l.chain_len() as i32);
-    let step = kx.b.iadd(k, t);
-    let lane = kx.b.int_c(IntOp::Rem, chain, l.chain_lanes as i32);
-    Step { group, step, lane }
+/// A row of activations.
+pub struct Source {
+    /// Where it lies.
+    pub row: QRow,
+    /// Its first group.
+    pub first: V,
 }
 
 /// What the products of one block are made of.
@@ -255,7 +158,7 @@ struct Copied {
 impl Block<'_> {
     /// All products of the block. `x(row)` gives the row of activations of row `row` of the block (any row that lies in memory
     /// where there is none).
-    pub fn products(&self, kx: &mut Kx, mut x: impl FnMut(&mut Kx, V) -> Result<QRow>) -> Result<Vec<Product>> {
+    pub fn products(&self, kx: &mut Kx, mut x: impl FnMut(&mut Kx, V) -> Result<Source>) -> Result<Vec<Product>> {
         let (t, l) = (self.tile, self.mat.l);
         let legs = walk(&l);
         let ring = kx.shared("ring", t.bytes(&l)[0]);
@@ -296,11 +199,9 @@ impl Block<'_> {
         let pair = kx.b.mul_c(quad, 2);
         let param_at = kx.b.iadd(param_at, pair);
         let param_at = kx.b.add_c(param_at, words(planes + codes));
-        let plane_at = rows.map(|r| {
-            let at = kx.b.mul_c(r, words(t.run));
-            let mine = kx.b.mul_c(quad, words(t.run / 4));
-            kx.b.iadd(at, mine)
-        });
+        let plane_at = kx.b.mul_c(row0, words(t.run));
+        let of_lane = kx.b.mul_c(quad, words(t.run / 4));
+        let plane_at = kx.b.iadd(plane_at, of_lane);
 
         let steps = legs.iter().map(|leg| leg.len).sum::<u32>();
         let trip = kx.b.i(steps as i32);
@@ -312,9 +213,10 @@ impl Block<'_> {
         let place = l.format.place();
         let meta = |kx: &mut Kx, i: V| -> Vec<V> {
             let group = locate(kx, &l, &legs, i).group;
-            let of = |kx: &mut Kx, x: &QRow, k: u32, elem| {
-                let at = x.meta(kx, k, group);
-                kx.b.load(x.mem, elem, at, None)
+            let of = |kx: &mut Kx, x: &Source, k: u32, elem| {
+                let group = kx.b.iadd(group, x.first);
+                let at = x.row.meta(kx, k, group);
+                kx.b.load(x.row.mem, elem, at, None)
             };
             let mut out = vec![];
             for x in &xs {
@@ -344,12 +246,12 @@ impl Block<'_> {
         kx.b.begin();
         let rest = meta(kx, iv);
         let base = kx.b.mul_c(slot, words(slot_bytes));
+        let planes_at = kx.b.iadd(base, plane_at);
         let mut a = vec![];
         for p in 0..3 {
             for r in 0..t.runs {
-                let both = plane_at.map(|at| {
-                    let at = kx.b.iadd(base, at);
-                    let at = kx.b.add_c(at, words((p * t.runs + r) * t.rows * t.run));
+                let both = [0, 8].map(|row| {
+                    let at = kx.b.add_c(planes_at, words(((p * t.runs + r) * t.rows + row) * t.run));
                     kx.b.load_n(ring, Elem::I32, at, (t.run / 16) as usize, None)
                 });
                 a.push(both);
@@ -422,7 +324,7 @@ impl Block<'_> {
         Ok(all)
     }
     /// Copies of the planes; a step adds the place of its group.
-    fn plane_copies(&self, kx: &mut Kx, thread: V, x: &mut impl FnMut(&mut Kx, V) -> Result<QRow>) -> Result<Vec<Copied>> {
+    fn plane_copies(&self, kx: &mut Kx, thread: V, x: &mut impl FnMut(&mut Kx, V) -> Result<Source>) -> Result<Vec<Copied>> {
         let t = self.tile;
         let per_row = t.run * t.runs / 16;
         let (per_plane, per_run) = (t.rows * per_row, t.run / 16);
@@ -441,7 +343,9 @@ impl Block<'_> {
                 let to = scaled(kx, to, t.rows, row);
                 scaled(kx, to, per_run, within)
             };
+            let (x, first) = (x.row, x.first);
             let from = kx.b.lshr(x.base, 4);
+            let from = scaled(kx, first, t.run * t.runs / 16, from);
             let plane = kx.b.mul_c(plane, (x.width / 16) as i32);
             let from = kx.b.iadd(from, plane);
             let from = kx.b.iadd(from, chunk);
@@ -544,61 +448,6 @@ impl Block<'_> {
             let both = numbers(&mut kx.b, scales, w);
             (both[0], both[1])
         })
-    }
-}
-
-/// Where sums wait: the first levels in shared memory, each thread's for itself, the others in registers.
-struct Park {
-    mem: Option<Mem>,
-    thread: V,
-    outputs: usize,
-    levels: usize,
-}
-
-impl Park {
-    fn at(&self, kx: &mut Kx, level: usize, k: usize) -> V {
-        kx.b.add_c(self.thread, ((level * self.outputs + k) as u32 * 32 * WARPS) as i32)
-    }
-
-    fn put(&self, kx: &mut Kx, level: usize, sums: &[V]) {
-        let Some(mem) = self.mem else { return };
-        for (k, &v) in sums.iter().enumerate() {
-            let at = self.at(kx, level, k);
-            kx.b.store(mem, Elem::F32, at, v, None);
-        }
-    }
-
-    fn get(&self, kx: &mut Kx, w: Waiting) -> Vec<V> {
-        match (w, self.mem) {
-            (Waiting::Parked(level), Some(mem)) => {
-                let of = |k| {
-                    let at = self.at(kx, level as usize, k);
-                    kx.b.load(mem, Elem::F32, at, None)
-                };
-                (0..self.outputs).map(of).collect()
-            }
-            (Waiting::Here(sums), _) => sums,
-            _ => vec![],
-        }
-    }
-
-    /// The sums that wait after a chain whose sums are `accs`; `levels` are those in registers before.
-    fn joined(&self, kx: &mut Kx, end: &End, accs: &[V], levels: &[Vec<V>]) -> Vec<Waiting> {
-        let here = |d: usize| match d.checked_sub(self.levels) {
-            None => Waiting::Parked(d as u32),
-            Some(d) => Waiting::Here(levels[d].clone()),
-        };
-        let mut waiting: Vec<Waiting> = (0..end.before).map(here).collect();
-        for (i, &joins) in end.joins.iter().enumerate() {
-            let zero = kx.b.f(0.0);
-            let mut sums = if i == 0 { accs.to_vec() } else { vec![zero; accs.len()] };
-            for w in (0..joins).filter_map(|_| waiting.pop()).collect::<Vec<_>>() {
-                let before = self.get(kx, w);
-                sums = before.into_iter().zip(sums).map(|(a, b)| kx.b.add(a, b)).collect();
-            }
-            waiting.push(Waiting::Here(sums));
-        }
-        waiting
     }
 }
 
