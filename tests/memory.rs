@@ -126,7 +126,7 @@ fn room_for_few_rows_of_logits_changes_no_bit() {
     let plan = common::program(&passes::Options::default());
     let tokens: Vec<u32> = (0..23).map(|i| 2 + i * 37 % 4000).collect();
     let rows = |outputs: usize, wanted: usize| {
-        let limits = Limits { context: 64, chunk: 16, slack: 0, outputs };
+        let limits = Limits { slots: 1, context: 64, chunk: 16, slack: 0, outputs };
         let mut s = session(&plan, limits, None).0.unwrap();
         let mut rows: Vec<Vec<u32>> = vec![];
         let next = s.run(&tokens, 16, wanted, &mut |r| rows.push(r.iter().map(|x| x.to_bits()).collect())).unwrap();

@@ -115,6 +115,7 @@ fn random_plan(r: &mut Rng, kernels: &[Kernel]) -> Plan {
             2 => BufferKind::Values { layer, heads, dim, window },
             3 => BufferKind::Tokens,
             4 => BufferKind::Parts { rows: rows(r), heads: layer, dim, window },
+            5 => BufferKind::Rows,
             _ => BufferKind::State,
         };
         let offset = if r.below(2) == 0 { None } else { Some(r.next()) };
