@@ -149,12 +149,14 @@ impl Engine {
         let room = Room::new(ck, options.context)?;
         let context = room.context;
         let default = Limits::default();
-        let chunk = options.chunk.unwrap_or(default.chunk).min(context);
+        let most = options.chunk.unwrap_or(default.chunk);
+        let chunk = most.min(context);
         // Rows of logits are long: there is room for one, or for as many as fit this.
         let outputs = if options.logits { (LOGITS_BYTES / (4 * room.vocab.max(1))).clamp(1, chunk.max(1)) } else { 1 };
         // Every sequence may have a row in every step, and choose a token.
         let slots = options.slots.max(1);
-        let limits = Limits { slots, context, chunk: chunk.max(slots), outputs: outputs.max(slots), ..default };
+        let rows = most.min(context * slots).max(slots);
+        let limits = Limits { slots, context, chunk: rows, outputs: outputs.max(slots), ..default };
         let (device, code): (Box<dyn Device>, Vec<u8>) = match &program.code {
             Code::Host(object) => (Box::new(CpuDevice::new(cpu(options))?), object.clone()),
             Code::Kernels => {

@@ -126,7 +126,7 @@ impl Needs {
 
     /// The same for another context.
     pub fn with_context(mut self, plan: &Plan, limits: &Limits, context: usize) -> Needs {
-        self.caches(plan, &Limits { context, chunk: limits.chunk.min(context), ..*limits });
+        self.caches(plan, &Limits { context, chunk: limits.chunk.min(context * limits.slots), ..*limits });
         self
     }
 }

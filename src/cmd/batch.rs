@@ -176,7 +176,7 @@ fn summary(ids: &[Vec<u32>], r: &Report) -> String {
     let rate = r.run as f64 / r.time.as_secs_f64().max(1e-9);
     let kept = if r.kept > 0 { format!(" ({} kept)", r.kept) } else { String::new() };
     format!(
-        "{prompts} prompts of {tokens} tokens{kept}, up to {} together; generated {} tokens in {} steps, {rate:.0} tok/s in all",
+        "prompts {prompts} of {tokens} tokens{kept}, up to {} together; generated {} tokens; steps {}, {rate:.0} tok/s in all",
         r.together, r.generated, r.steps
     )
 }
