@@ -55,13 +55,29 @@ fn texts() -> &'static [Text] {
     })
 }
 
-fn phases_of(fused: bool) -> &'static (Phases, Vec<u8>) {
-    static P: [OnceLock<(Phases, Vec<u8>)>; 2] = [const { OnceLock::new() }; 2];
-    P[usize::from(fused)].get_or_init(|| {
-        let options = if fused { Options::default() } else { without(&["fuse", "merge-launches"]) };
-        let schedule = Schedule { tokens: if fused { 4 } else { 2 }, ..Schedule::HOST };
+/// As hosts run it, one kernel an operation, and with the forms of attention and matmul that GPUs have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Fused,
+    Unfused,
+    Gpu,
+}
+use Form::*;
+const FORMS: [Form; 3] = [Fused, Unfused, Gpu];
+
+fn phases_of(form: Form) -> &'static (Phases, Vec<u8>) {
+    static P: [OnceLock<(Phases, Vec<u8>)>; 3] = [const { OnceLock::new() }; 3];
+    P[form as usize].get_or_init(|| {
+        let options = if form == Unfused { without(&["fuse", "merge-launches"]) } else { Options::default() };
+        let schedule = match form {
+            Fused => Schedule { tokens: 4, ..Schedule::HOST },
+            Unfused => Schedule { tokens: 2, ..Schedule::HOST },
+            Gpu => Schedule::parse("4/4/4/1/0/0/8/80/16/4/0/0").expect("a schedule"),
+        };
         let options = Options { schedule, ..options };
         let phases = phases(&through_passes(model(), &options), &options);
+        let tiles = phases.prefill.iter().flat_map(|p| &p.launches).filter(|l| l.name.ends_with("attn.out") && l.tokens > 1);
+        assert_eq!(tiles.count() > 0, form == Gpu, "tiles of tokens, which may be of several sequences");
         let code = object_of(&phases.kernels(), best_target());
         (phases, code)
     })
@@ -86,7 +102,7 @@ fn alone(text: &Text, s: &mut Session) -> Outcome {
 fn wanted() -> &'static [Outcome] {
     static W: OnceLock<Vec<Outcome>> = OnceLock::new();
     W.get_or_init(|| {
-        let (phases, code) = phases_of(true);
+        let (phases, code) = phases_of(Fused);
         let mut s = on_host(&phases.decode, code, threads(1), limits(1, 128, 128), checkpoint());
         texts().iter().map(|t| alone(t, &mut s)).collect()
     })
@@ -150,8 +166,8 @@ const ORDERS: [Order; 2] = [Order::Forward, Order::Shuffled(7)];
 
 #[test]
 fn sequences_are_what_they_are_alone() {
-    // Batch, chunk, fusion, plan for chunks, rows of a step, threads and order of blocks.
-    let levels = [BATCHES.len(), CHUNKS.len(), 2, 2, 2, 2];
+    // Batch, chunk, form, plan for chunks, rows of a step, threads and order of blocks.
+    let levels = [BATCHES.len(), CHUNKS.len(), FORMS.len(), 2, 2, 2];
     let rows = cover(&levels, &product(&levels));
     let (pairs, held) = covered(&levels, &rows);
     println!("{} runs hold {held} of {pairs} pairs of choices", rows.len());
@@ -159,7 +175,7 @@ fn sequences_are_what_they_are_alone() {
     let numbered: Vec<(usize, Vec<usize>)> = rows.into_iter().enumerate().collect();
     let bad: Vec<Option<String>> = on_two_threads(&numbered, |(n, r)| {
         let ((slots, count, every), chunk) = (BATCHES[r[0]], CHUNKS[r[1]]);
-        let (phases, code) = phases_of(r[2] == 0);
+        let (phases, code) = phases_of(FORMS[r[2]]);
         let mut phases = phases.clone();
         if r[3] == 1 {
             phases.prefill = None;
@@ -181,12 +197,12 @@ fn sequences_are_what_they_are_alone() {
 
 #[test]
 fn interpreters_agree() {
-    on_two_threads(&[true, false], |&fused| {
-        let (phases, _) = phases_of(fused);
+    on_two_threads(&FORMS, |&form| {
+        let (phases, _) = phases_of(form);
         let (texts, want) = some(5, 5);
         let mut s = on_interpreter(phases, limits(3, 8, 8), checkpoint());
         if let Some(d) = unlike(&want, &together(&mut s, &texts, 5, 2).0) {
-            panic!("interpreter, fused {fused}: {d}");
+            panic!("interpreter, {form:?}: {d}");
         }
         // Short ones under all its checks: no race, no uninitialised read.
         let short: Vec<usize> = (0..texts.len()).filter(|&i| texts[i].prompt.len() < 6).take(2).collect();
@@ -194,7 +210,7 @@ fn interpreters_agree() {
         assert_eq!(texts.len(), 2);
         let mut s = on_device_of_kernels(phases, RunOptions::checked(3), limits(2, 4, 4), checkpoint());
         if let Some(d) = unlike(&want, &together(&mut s, &texts, 3, 1).0) {
-            panic!("checked interpreter, fused {fused}: {d}");
+            panic!("checked interpreter, {form:?}: {d}");
         }
     });
 }
@@ -202,7 +218,7 @@ fn interpreters_agree() {
 /// A slot serves one sequence after the other, and keeps what the next one shares with the last.
 #[test]
 fn slots_are_used_again() {
-    let (phases, code) = phases_of(true);
+    let (phases, code) = phases_of(Fused);
     let text = &texts()[3];
     let (mut second, mut third) = (text.prompt.clone(), text.prompt[..40].to_vec());
     second.truncate(100);
@@ -236,7 +252,7 @@ fn slots_are_used_again() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let (phases, code) = phases_of(true);
+    let (phases, code) = phases_of(Fused);
     let mut s = on_host(phases, code, threads(1), limits(2, 8, 2), checkpoint());
     let mut sequences = Sequences::new(&mut s, 8);
     assert_eq!(sequences.admit(&[], false).unwrap_err().code, "E0434");
@@ -315,7 +331,7 @@ fn misread(k: &mut Kernel, word: u32) -> usize {
 /// Kernels that take a neighbour's slot, length or row for their own are noticed.
 #[test]
 fn a_neighbour_that_leaks_is_noticed() {
-    let (right, _) = phases_of(false);
+    let (right, _) = phases_of(Unfused);
     let right = &right.decode;
     // Texts of different lengths, so that what is another's is wrong.
     let mut picked: Vec<usize> = (0..20).collect();
