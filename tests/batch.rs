@@ -340,12 +340,12 @@ fn a_neighbour_that_leaks_is_noticed() {
     let picked: Vec<usize> = picked.into_iter().filter(|&i| (3..30).contains(&texts()[i].prompt.len())).take(4).collect();
     let (texts, want): (Vec<_>, Vec<_>) = picked.iter().map(|&i| (texts()[i].clone(), wanted()[i].clone())).unzip();
     assert_eq!(texts.len(), 4);
-    let run = |plan: &ir::plan::Plan| {
-        let code = object(plan, best_target());
-        let mut s = on_host(plan, &code, threads(1), limits(4, 8, 8), checkpoint());
+    let run = |phases: &Phases| {
+        let code = object_of(&phases.kernels(), best_target());
+        let mut s = on_host(phases, &code, threads(1), limits(4, 8, 8), checkpoint());
         together(&mut s, &texts, 8, 1).0
     };
-    assert_eq!(unlike(&want, &run(right)), None, "before the faults");
+    assert_eq!(unlike(&want, &run(&right.clone().into())), None, "before the faults");
     let faults = [
         ("keys are written to the first row's slot", "attn.kv", row::SLOT),
         ("keys are read from the first row's slot", "attn.out", row::SLOT),
@@ -363,6 +363,14 @@ fn a_neighbour_that_leaks_is_noticed() {
             }
         }
         assert!(found > 0, "{what}: nothing to change");
-        println!("{what}: {}", unlike(&want, &run(&wrong)).unwrap_or_else(|| panic!("not noticed: {what}")));
+        println!("{what}: {}", unlike(&want, &run(&wrong.clone().into())).unwrap_or_else(|| panic!("not noticed: {what}")));
     }
+    // In a tile of attention, too, each row has its own sequence.
+    let mut wrong = phases_of(Gpu).0.clone();
+    let prefill = wrong.prefill.as_mut().expect("a plan for many rows");
+    let launch = prefill.launches.iter().find(|l| l.name.ends_with("attn.out")).expect("attention");
+    let found = misread(&mut prefill.kernels[launch.kernel as usize], row::SLOT);
+    assert!(found > 0, "nothing to change in a tile");
+    let got = run(&wrong);
+    println!("a tile takes all rows for the first one's sequence: {}", unlike(&want, &got).expect("not noticed"));
 }
