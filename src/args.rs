@@ -133,7 +133,7 @@ pub struct CompileArgs {
 /// `isobit run`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  isobit run 'Write a paragraph about the history of tea.'\n  isobit run demo.isobit --raw -n 40 'The sea was'\n  printf 'Hello!\\nWho are you?\\n' | isobit run demo --json"
+    after_help = "Examples:\n  isobit run 'Write a paragraph about the history of tea.'\n  isobit run demo.isobit --raw -n 40 'The sea was'\n  printf 'Hello!\\nWho are you?\\n' | isobit run demo --json\n  isobit run demo --batch prompts.txt --slots 64"
 )]
 pub struct RunArgs {
     /// Checkpoint folder, artifact or `demo`. What is no path is the prompt, for the demo model
@@ -147,6 +147,10 @@ pub struct RunArgs {
     /// Give the prompt as token ids
     #[arg(long, value_name = "2,17,4", conflicts_with_all = ["raw", "system", "thinking", "special"])]
     pub ids: Option<String>,
+    /// Run the prompts of a file together, one a line (`-` is standard input; blank lines are none). For each, a line says its
+    /// number, a tab and the text, where ends of lines, tabs and backslashes are written \n, \t and \\
+    #[arg(long, value_name = "FILE")]
+    pub batch: Option<OsString>,
     /// Most tokens to generate for a turn
     #[arg(short, value_name = "N", default_value_t = 256)]
     pub n: usize,
@@ -162,7 +166,7 @@ pub struct RunArgs {
     /// Generate N tokens, whatever the model says
     #[arg(long)]
     pub ignore_eos: bool,
-    /// Print one JSON object a turn: ids, text, why it ended, times
+    /// Print one JSON object a turn, or a line of `--batch`: ids, text, why it ended, times
     #[arg(long)]
     pub json: bool,
     /// Print every option and switch in effect to standard error, and where it comes from
@@ -174,10 +178,13 @@ pub struct RunArgs {
     /// Tokens of a prompt that are computed together
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65535), help_heading = "Execution")]
     pub prefill_chunk: Option<u32>,
+    /// Prompts of `--batch` that run together, 1 to 64 [default: 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "batch", help_heading = "Execution")]
+    pub slots: Option<u32>,
     /// Threads of the CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Execution")]
     pub threads: Option<u32>,
-    /// Positions to make room for
+    /// Positions to make room for, in each of the slots of `--batch`
     #[arg(long, value_name = "N", help_heading = "Execution")]
     pub context: Option<usize>,
     /// Run on the processor (cpu), on a GPU, or on a GPU if there is one that can (auto)

@@ -34,6 +34,8 @@ pub struct EngineOptions {
     pub launch: Option<LaunchMode>,
     /// Is machine code taken where some fits the GPU?
     pub cubins: Cubins,
+    /// Sequences that run together, each with a context of its own; one if 0.
+    pub slots: usize,
     /// Logits of all tokens will be asked for, so that there is room for many rows of them.
     pub logits: bool,
 }
@@ -147,10 +149,14 @@ impl Engine {
         let room = Room::new(ck, options.context)?;
         let context = room.context;
         let default = Limits::default();
-        let chunk = options.chunk.unwrap_or(default.chunk).min(context);
+        let most = options.chunk.unwrap_or(default.chunk);
+        let chunk = most.min(context);
         // Rows of logits are long: there is room for one, or for as many as fit this.
         let outputs = if options.logits { (LOGITS_BYTES / (4 * room.vocab.max(1))).clamp(1, chunk.max(1)) } else { 1 };
-        let limits = Limits { context, chunk, outputs, ..default };
+        // Every sequence may have a row in every step, and choose a token.
+        let slots = options.slots.max(1);
+        let rows = most.min(context * slots).max(slots);
+        let limits = Limits { slots, context, chunk: rows, outputs: outputs.max(slots), ..default };
         let (device, code): (Box<dyn Device>, Vec<u8>) = match &program.code {
             Code::Host(object) => (Box::new(CpuDevice::new(cpu(options))?), object.clone()),
             Code::Kernels => {
@@ -176,6 +182,11 @@ impl Engine {
     /// Positions that fit.
     pub fn context(&self) -> usize {
         self.room.context
+    }
+
+    /// Most tokens of one sequence that are computed together.
+    pub fn chunk(&self) -> usize {
+        self.chunk
     }
 
     /// The session behind it.
@@ -210,17 +221,12 @@ impl Engine {
         let prefill = start.elapsed();
         let start = Instant::now();
         let mut ids = vec![];
-        let mut reason = StopReason::Length;
+        let (mut reason, context) = (StopReason::Length, self.room.context);
         let mut take = |id: u32| {
             ids.push(id);
             let heard = on_token(id);
-            let end = match () {
-                () if heard.is_break() => StopReason::Length,
-                () if stop.contains(&id) => StopReason::Stop,
-                () if ids.len() == max => StopReason::Length,
-                () if prompt.len() + ids.len() > self.room.context => StopReason::Context,
-                () => return ControlFlow::Continue(()),
-            };
+            let end = if heard.is_break() { Some(StopReason::Length) } else { over(prompt.len(), &ids, max, stop, context) };
+            let Some(end) = end else { return ControlFlow::Continue(()) };
             reason = end;
             ControlFlow::Break(())
         };
@@ -237,6 +243,16 @@ impl Engine {
             }
         }
         Ok(Generation { ids, stop: reason, kept, prefill, decode: start.elapsed() })
+    }
+}
+
+/// Why a generation ends after these ids, if it does.
+pub(crate) fn over(prompt: usize, ids: &[u32], max: usize, stop: &[u32], context: usize) -> Option<StopReason> {
+    match ids.last() {
+        Some(id) if stop.contains(id) => Some(StopReason::Stop),
+        _ if ids.len() >= max => Some(StopReason::Length),
+        _ if prompt + ids.len() > context => Some(StopReason::Context),
+        _ => None,
     }
 }
 

@@ -85,7 +85,7 @@ fn prompt() -> &'static [u32] {
 }
 
 fn limits(context: usize) -> Limits {
-    Limits { context, chunk: 32, slack: 0, outputs: 32 }
+    Limits { slots: 1, context, chunk: 32, slack: 0, outputs: 32 }
 }
 
 /// A session so many steps ahead, and the number of its runs.

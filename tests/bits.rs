@@ -61,7 +61,7 @@ fn text() -> &'static [u32] {
 }
 
 fn limits(chunk: usize) -> Limits {
-    Limits { context: 608, chunk, slack: 0, outputs: chunk }
+    Limits { slots: 1, context: 608, chunk, slack: 0, outputs: chunk }
 }
 
 fn fused(fusion: usize) -> &'static Graph {

@@ -245,6 +245,32 @@ fn runs() {
 }
 
 #[test]
+fn batches() {
+    transcript("batch");
+}
+
+/// What prompts get together is what each gets alone, whatever the slots.
+#[test]
+fn a_batch_is_what_each_is_alone() {
+    let dir = scratch("cli-batch-alone");
+    let prompts: Vec<String> =
+        (0..9).map(|i| format!("{} {}", ["The sea", "Tea", "A river in winter"][i % 3], "is ".repeat(i))).collect();
+    fs::write(dir.join("prompts.txt"), prompts.join("\n")).unwrap();
+    let common = ["run", "demo", "--raw", "-n", "9", "--ignore-eos", "--json"];
+    let outputs = |more: &[&str], stdin: &[u8]| -> Vec<(serde_json::Value, serde_json::Value)> {
+        let o = isobit(&dir, &args(&[&common[..], more].concat()), stdin);
+        assert_eq!(o.code, 0, "{}", o.err);
+        let all = o.out.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+        all.map(|v| (v["prompt_ids"].clone(), v["generated_ids"].clone())).collect()
+    };
+    let alone = outputs(&[], prompts.join("\n").as_bytes());
+    assert_eq!(alone.len(), 9);
+    for slots in ["1", "4", "64"] {
+        assert_eq!(outputs(&["--batch", "prompts.txt", "--slots", slots], b""), alone, "{slots} slots");
+    }
+}
+
+#[test]
 fn tokenizes() {
     transcript("tokenize");
 }

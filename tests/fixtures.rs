@@ -17,7 +17,7 @@ use runtime::session::{Limits, Session};
 
 /// What is demanded of logits and values: error over greatest magnitude.
 const BOUND: f64 = 3e-5;
-const LIMITS: Limits = Limits { context: 160, chunk: 64, slack: 32, outputs: 64 };
+const LIMITS: Limits = Limits { slots: 1, context: 160, chunk: 64, slack: 32, outputs: 64 };
 
 fn all() -> Vec<Fixture> {
     FIXTURES.iter().map(|(model, layout)| Fixture::load(model, layout)).collect()
@@ -140,7 +140,7 @@ fn layers_with_windows_of_their_own() {
     let ids: Vec<u32> = (0..150).map(|i| (i * i + 3) % 64).collect();
     let want = trace(&lowered(g.clone()), &ck, &ids);
     let p = plan(&lowered(g), &Options::default());
-    let limits = Limits { context: 160, chunk: 4, slack: 0, outputs: 4 };
+    let limits = Limits { slots: 1, context: 160, chunk: 4, slack: 0, outputs: 4 };
     let mut s = on_host(&p, &object(&p, best_target()), threads(1), limits, &ck);
     for chunk in [1, 4] {
         same_bits("two windows", &logits(&mut s, &ids, chunk).0, &want.floats[LOGITS], 64);

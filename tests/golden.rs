@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 const BOUND: f64 = 3e-5;
 /// Below this gap between two experts another rounding may choose the other one.
 const NEAR_TIE: f64 = 1e-5;
-const LIMITS: Limits = Limits { context: 1280, chunk: 128, slack: 512, outputs: 128 };
+const LIMITS: Limits = Limits { slots: 1, context: 1280, chunk: 128, slack: 512, outputs: 128 };
 
 /// The default program with its code.
 fn default_program() -> &'static (Plan, Vec<u8>) {

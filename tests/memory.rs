@@ -70,9 +70,10 @@ fn session(plan: &Plan, limits: Limits, available: Option<u64>) -> (Result<Sessi
 fn memory_is_what_a_session_allocates() {
     let options = passes::Options::default();
     let unplaced = common::without(&["memory-plan"]);
-    for (options, context, chunk, outputs) in [(&options, 4096, 128, 1), (&options, 100, 7, 7), (&unplaced, 33, 33, 5)] {
+    let cases = [(&options, 1, 4096, 128, 1), (&options, 1, 100, 7, 7), (&unplaced, 1, 33, 33, 5), (&options, 5, 100, 30, 5)];
+    for (options, slots, context, chunk, outputs) in cases {
         let plan = common::program(options);
-        let limits = Limits { context, chunk, outputs, ..Limits::default() };
+        let limits = Limits { slots, context, chunk, outputs, ..Limits::default() };
         let (s, bytes) = session(&plan, limits, None);
         s.unwrap();
         let n = Needs::of(&plan, &limits, common::checkpoint(), 0).unwrap();
@@ -99,6 +100,19 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     assert!((4032..4096).contains(&context), "{d}");
     assert!(session(&plan, Limits { context, ..limits }, Some(total - 1)).0.is_ok());
     assert!(session(&plan, Limits { context: context + 1, ..limits }, Some(total - 1)).0.is_err());
+    // With several sequences the hint says how many of them fit: one more does not.
+    let many = Limits { slots: 9, ..limits };
+    let (some, more) = (Limits { slots: 4, ..limits }, Limits { slots: 5, ..limits });
+    let [some, more] = [some, more].map(|l| Needs::of(&plan, &l, common::checkpoint(), code).unwrap().total());
+    assert!(total < some && some < more);
+    let d = session(&plan, many, Some(more - 1)).0.err().expect("too many sequences");
+    assert_eq!((d.code, d.hint.as_str()), ("E0437", "so many sequences of this context fit: --slots 4"), "{d}");
+    assert!(d.message.starts_with("a context of 4096 positions for 9 sequences does not fit"), "{d}");
+    assert!(session(&plan, Limits { slots: 4, ..limits }, Some(more - 1)).0.is_ok());
+    // Where not even one fits, the context of the hint is for all that are asked for.
+    let d = session(&plan, many, Some(total - 1)).0.err().expect("too many sequences");
+    let context: usize = d.hint.strip_prefix("the largest context that fits is --context ").unwrap().parse().unwrap();
+    assert!(session(&plan, Limits { context, ..many }, Some(total - 1)).0.is_ok());
     // Where not even the weights fit, no context is named.
     let d = session(&plan, limits, Some(1 << 20)).0.err().unwrap();
     assert!(d.hint.starts_with("not even one position fits"), "{d}");
@@ -126,7 +140,7 @@ fn room_for_few_rows_of_logits_changes_no_bit() {
     let plan = common::program(&passes::Options::default());
     let tokens: Vec<u32> = (0..23).map(|i| 2 + i * 37 % 4000).collect();
     let rows = |outputs: usize, wanted: usize| {
-        let limits = Limits { context: 64, chunk: 16, slack: 0, outputs };
+        let limits = Limits { slots: 1, context: 64, chunk: 16, slack: 0, outputs };
         let mut s = session(&plan, limits, None).0.unwrap();
         let mut rows: Vec<Vec<u32>> = vec![];
         let next = s.run(&tokens, 16, wanted, &mut |r| rows.push(r.iter().map(|x| x.to_bits()).collect())).unwrap();

@@ -13,7 +13,7 @@ use passes::lower::lower;
 use passes::lower::schedule::Schedule;
 use runtime::session::Limits;
 
-const LIMITS: Limits = Limits { context: 128, chunk: 40, slack: 0, outputs: 40 };
+const LIMITS: Limits = Limits { slots: 1, context: 128, chunk: 40, slack: 0, outputs: 40 };
 
 /// The node of this name with its order (or a part of it) replaced, in text.
 fn edited(text: &str, node: &str, from: &str, to: &str) -> Graph {

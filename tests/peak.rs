@@ -27,7 +27,7 @@ fn status(line: &str) -> u64 {
 
 /// Bytes that loading took at most beyond what the process had, and bytes of packed weights.
 fn peak(plan: &Plan, code: &[u8], source: &dyn WeightSource) -> (u64, u64) {
-    let limits = Limits { context: 64, chunk: 4, slack: 0, outputs: 1 };
+    let limits = Limits { slots: 1, context: 64, chunk: 4, slack: 0, outputs: 1 };
     let packed = Needs::of(plan, &limits, source, 0).unwrap().weights;
     // Sets the peak to what there is.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();

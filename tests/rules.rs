@@ -146,7 +146,7 @@ fn without_a_rule_the_demo_model_has_another_plan_and_the_same_bits() {
     let kernels = joined(&mut plans.iter_mut().collect::<Vec<_>>());
     println!("{} plans, {} distinct kernels", plans.len(), kernels.len());
     let code = object(&Plan { kernels, ..Plan::default() }, best_target());
-    let (ids, limits) = (&transcript("repro/1").prompt[..5], Limits { context: 32, chunk: 3, slack: 0, outputs: 3 });
+    let (ids, limits) = (&transcript("repro/1").prompt[..5], Limits { slots: 1, context: 32, chunk: 3, slack: 0, outputs: 3 });
     let run = |plan: &Plan| {
         let host = logits(&mut on_host(plan, &code, threads(1), limits, checkpoint()), ids, 3).0;
         let interpreter = logits(&mut on_interpreter(plan, limits, checkpoint()), ids, 5).0;

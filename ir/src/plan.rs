@@ -1,5 +1,7 @@
 //! The launch plan: which kernels run in which order on which buffers, everything but addresses known.
-//! What changes from step to step is read by the kernels from the state buffer ([`state`]), so a plan never goes stale.
+//! What changes from step to step is read by the kernels from the state buffer ([`state`]) and from the table of rows
+//! ([`row`]), so a plan never goes stale. Rows are independent: each has its own sequence and its own position in it, so one
+//! step may hold a token each of many sequences, a chunk of a prompt, or both.
 
 pub mod phases;
 pub mod text;
@@ -11,18 +13,28 @@ use crate::layout::MatrixLayout;
 
 /// Words of the state buffer (i32 each).
 pub mod state {
-    /// Absolute position of the chunk's first token.
-    pub const POSITION: u32 = 0;
-    /// Tokens of the chunk.
-    pub const TOKENS: u32 = 1;
-    /// First token of the chunk whose logits are asked for.
-    pub const OUTPUT_FROM: u32 = 2;
-    /// Key blocks that sliding layers have room for.
-    pub const RING_BLOCKS: u32 = 3;
-    /// Key blocks that full layers have room for.
-    pub const FULL_BLOCKS: u32 = 4;
+    /// Rows of the step: tokens.
+    pub const TOKENS: u32 = 0;
+    /// Outputs of the step: rows whose logits are asked for.
+    pub const OUTPUTS: u32 = 1;
+    /// Key blocks that a sequence has room for in sliding layers.
+    pub const RING_BLOCKS: u32 = 2;
+    /// Key blocks that a sequence has room for in full layers.
+    pub const FULL_BLOCKS: u32 = 3;
     /// Number of words.
     pub const WORDS: u32 = 8;
+}
+
+/// Words of an entry of the table of rows (i32 each): entry `r` begins at word `r * WORDS`.
+pub mod row {
+    /// Absolute position of row `r`'s token in its sequence.
+    pub const POSITION: u32 = 0;
+    /// Slot of the caches that holds its sequence.
+    pub const SLOT: u32 = 1;
+    /// The row whose logits are output `r`.
+    pub const OUTPUT: u32 = 2;
+    /// Number of words.
+    pub const WORDS: u32 = 4;
 }
 
 /// What a buffer holds.
@@ -35,7 +47,7 @@ pub enum BufferKind {
         /// Bytes of one row, a multiple of 64.
         bytes: u32,
     },
-    /// Keys of a layer: f32 `[heads][blocks][dim][32]`.
+    /// Keys of a layer: f32 `[slots][heads][blocks][dim][32]`.
     Keys {
         /// Layer.
         layer: u32,
@@ -46,7 +58,7 @@ pub enum BufferKind {
         /// Window, 0 for all.
         window: u32,
     },
-    /// Values of a layer: f32 `[heads][blocks][32][dim]`.
+    /// Values of a layer: f32 `[slots][heads][blocks][32][dim]`.
     Values {
         /// Layer.
         layer: u32,
@@ -60,7 +72,7 @@ pub enum BufferKind {
     /// What attention leaves of the key blocks that a row sees, for the launch that joins them, for each row: f32
     /// `[blocks][heads][dim]` weighted values, then `[heads][blocks]` maxima, then as many sums.
     Parts {
-        /// Rows: as many as a step has, or one ([`Rows::Once`]) where longer chunks have another plan.
+        /// Rows: as many as a step has, or [`phases::DECODE_ROWS`] ([`Rows::Once`]) where longer steps have another plan.
         rows: Rows,
         /// Query heads.
         heads: u32,
@@ -69,16 +81,18 @@ pub enum BufferKind {
         /// Window, 0 for all.
         window: u32,
     },
-    /// Token ids of the chunk.
+    /// Token ids of the step's rows.
     Tokens,
     /// The step's state.
     State,
+    /// The step's table of rows.
+    Rows,
 }
 
 /// A buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Name of the graph value, or `kv.N.keys`, `kv.N.values`, `tokens`, `state`.
+    /// Name of the graph value, or `kv.N.keys`, `kv.N.values`, `tokens`, `state`, `rows`.
     pub name: String,
     /// What it holds.
     pub kind: BufferKind,

@@ -39,6 +39,9 @@
 //! | E0469 | the CUDA driver refused machine code, or there is none |
 //! | E0470 | an assembler cannot be used |
 //! | E0471 | an assembler refused PTX (its log is in the message) |
+//! | E0490 | no slot is free for another sequence |
+//! | E0491 | a cache has more elements than kernels can number |
+//! | E0492 | a slot holds no sequence that waits for a token |
 
 pub mod assembler;
 pub mod cpu;
@@ -47,5 +50,6 @@ pub mod cuda;
 pub mod device;
 pub mod interp;
 pub mod memory;
+pub mod sequences;
 pub mod session;
 pub mod weights;

@@ -6,18 +6,21 @@ use ir::diag::{Diagnostic, Result};
 use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::order::KV_BLOCK;
-use ir::plan::{BufferKind, Plan};
+use ir::plan::phases::DECODE_ROWS;
+use ir::plan::{BufferKind, Plan, row};
 
 /// Sizes that limits give the buffers of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
+    /// Sequences that the caches have room for.
+    pub slots: usize,
     /// The widest window of sliding layers, 0 without any.
     pub window: usize,
-    /// Key blocks of full layers.
+    /// Key blocks of a sequence in full layers.
     pub full_blocks: usize,
-    /// Key blocks of sliding layers: rings.
+    /// Key blocks of a sequence in sliding layers: rings.
     pub ring_blocks: usize,
-    /// Rows of values of the chunk's tokens.
+    /// Rows of values of a step's tokens.
     pub tokens: u64,
     /// Rows of values of the tokens whose logits are asked for.
     pub outputs: u64,
@@ -35,6 +38,7 @@ impl Sizes {
         let full_blocks = limits.context.div_ceil(block);
         let ring = if window == 0 { 1 } else { (window + limits.chunk + limits.slack).div_ceil(block) + 1 };
         Sizes {
+            slots: limits.slots,
             window,
             full_blocks,
             ring_blocks: ring.min(full_blocks + 1),
@@ -55,20 +59,21 @@ impl Sizes {
             BufferKind::Value { .. } => return None,
             BufferKind::Keys { heads, dim, window, .. } | BufferKind::Values { heads, dim, window, .. } => {
                 let blocks = if window == 0 { self.full_blocks } else { self.ring_blocks };
-                u64::from(heads) * u64::from(dim) * 4 * (blocks * KV_BLOCK as usize) as u64
+                (self.slots as u64) * u64::from(heads) * u64::from(dim) * 4 * (blocks * KV_BLOCK as usize) as u64
             }
             BufferKind::Parts { rows, heads, dim, window } => {
                 let blocks = if window == 0 { self.full_blocks } else { self.ring_blocks };
-                let rows = if rows == Rows::Once { 1 } else { self.rows(rows) };
+                let rows = if rows == Rows::Once { DECODE_ROWS as u64 } else { self.rows(rows) };
                 (u64::from(heads) * (u64::from(dim) + 2) * 4 * blocks as u64 * rows).next_multiple_of(64)
             }
             BufferKind::Tokens => 4 * self.tokens.next_multiple_of(16),
             BufferKind::State => 64,
+            BufferKind::Rows => u64::from(4 * row::WORDS) * self.tokens.next_multiple_of(4),
         })
     }
 }
 
-/// Bytes of memory for one sequence.
+/// Bytes of memory for the sequences of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Weights as kernels read them.
@@ -113,9 +118,15 @@ impl Needs {
         self.weights + self.full + self.sliding + self.workspace + self.code
     }
 
+    /// The same for another number of sequences.
+    pub fn with_slots(mut self, plan: &Plan, limits: &Limits, slots: usize) -> Needs {
+        self.caches(plan, &Limits { slots, ..*limits });
+        self
+    }
+
     /// The same for another context.
     pub fn with_context(mut self, plan: &Plan, limits: &Limits, context: usize) -> Needs {
-        self.caches(plan, &Limits { context, chunk: limits.chunk.min(context), ..*limits });
+        self.caches(plan, &Limits { context, chunk: limits.chunk.min(context * limits.slots), ..*limits });
         self
     }
 }
@@ -129,6 +140,18 @@ pub struct Available {
     pub limit: &'static str,
 }
 
+/// Refuses caches whose elements kernels could not number.
+pub fn addressable(plan: &Plan, sizes: &Sizes) -> Result<()> {
+    for b in plan.buffers.iter().filter(|b| matches!(b.kind, BufferKind::Keys { .. } | BufferKind::Values { .. })) {
+        let elements = sizes.bytes(&b.kind, b.offset).unwrap_or(0) / 4;
+        if elements > i32::MAX as u64 {
+            let m = format!("a layer's cache for {} sequences has {elements} elements, kernels number {}", sizes.slots, i32::MAX);
+            return Err(Diagnostic::new("E0491", m).at(&b.name).hint("ask for fewer --slots, or a smaller --context"));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses what does not fit, with numbers, and says which context would.
 pub fn check(needs: &Needs, available: &Available, plan: &Plan, limits: &Limits) -> Result<()> {
     if needs.total() <= available.bytes {
@@ -136,7 +159,8 @@ pub fn check(needs: &Needs, available: &Available, plan: &Plan, limits: &Limits)
     }
     let mib = |bytes: u64| format!("{:>9} MiB", bytes.div_ceil(1 << 20));
     let context = limits.context;
-    let mut m = format!("a context of {context} positions does not fit into memory");
+    let sequences = if limits.slots == 1 { String::new() } else { format!(" for {} sequences", limits.slots) };
+    let mut m = format!("a context of {context} positions{sequences} does not fit into memory");
     for (what, bytes) in [
         ("weights", needs.weights),
         ("keys and values of full layers", needs.full),
@@ -148,14 +172,21 @@ pub fn check(needs: &Needs, available: &Available, plan: &Plan, limits: &Limits)
     ] {
         m += &format!("\n  {what:<36}{}", mib(bytes));
     }
-    // The largest that fits: what is needed grows with the context.
-    let fits = |context: usize| needs.with_context(plan, limits, context).total() <= available.bytes;
-    let (mut yes, mut no) = (0, context);
-    while no - yes > 1 {
-        let middle = yes + (no - yes) / 2;
-        if fits(middle) { yes = middle } else { no = middle }
-    }
+    // The largest that fits: what is needed grows with the context, and with the sequences.
+    let largest = |most: usize, needs: &dyn Fn(usize) -> Needs| {
+        let (mut yes, mut no) = (0, most);
+        while no - yes > 1 {
+            let middle = yes + (no - yes) / 2;
+            if needs(middle).total() <= available.bytes { yes = middle } else { no = middle }
+        }
+        yes
+    };
     let d = Diagnostic::new("E0437", m);
+    match largest(limits.slots, &|slots| needs.with_slots(plan, limits, slots)) {
+        0 => {}
+        n => return Err(d.hint(format!("so many sequences of this context fit: --slots {n}"))),
+    }
+    let yes = largest(context, &|context| needs.with_context(plan, limits, context));
     Err(match yes {
         0 => d.hint("not even one position fits: take a smaller model, or one quantized to fewer bits"),
         n => d.hint(format!("the largest context that fits is --context {n}")),

@@ -1,15 +1,16 @@
-//! One sequence on one device: buffers of a plan, the key/value cache, chunked prefill, decode steps, and the reuse of what
-//! earlier turns left. Logits are a function of the tokens up to a position, however they came here.
+//! A program on one device: buffers of a plan, the key/value caches, chunked prefill, decode steps, and the reuse of what
+//! earlier turns left. Logits are a function of the tokens up to a position, however they came here. [`Session::run`] is for one
+//! sequence, that of slot 0; [`crate::sequences`] has several. Both run by [`Session::advance`].
 
 use crate::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
 use crate::memory::{self, Needs, Sizes};
+use crate::sequences::{Ended, Job, Part, Slot, SlotSink, Table, share};
 use crate::weights;
 use ir::diag::{Diagnostic, Result};
 use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
-use ir::order::KV_BLOCK;
-use ir::plan::phases::Phases;
-use ir::plan::{Arg, Buffer, BufferKind, Plan, state};
+use ir::plan::phases::{DECODE_ROWS, Phases};
+use ir::plan::{Arg, Buffer, BufferKind, Plan};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
@@ -20,9 +21,11 @@ const NEXT: &str = "next_token";
 /// Limits of a session, fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Positions that full layers have room for.
+    /// Sequences that the caches have room for, each in a slot of its own.
+    pub slots: usize,
+    /// Positions of a sequence that full layers have room for.
     pub context: usize,
-    /// Most tokens of one step.
+    /// Most tokens of one step, of all sequences together.
     pub chunk: usize,
     /// Positions beyond the window that sliding layers keep, so that a later turn can go back.
     pub slack: usize,
@@ -32,7 +35,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { context: 4096, chunk: 128, slack: 512, outputs: 128 }
+        Limits { slots: 1, context: 4096, chunk: 128, slack: 512, outputs: 128 }
     }
 }
 
@@ -46,11 +49,11 @@ struct Bound {
 }
 
 /// The tokens of a step.
-#[derive(Clone, Copy)]
-enum Input<'a> {
-    /// These.
-    Tokens(&'a [u32]),
-    /// The one that the step in front of it chose; that had one token.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    /// Those of its parts.
+    Given,
+    /// The one that the step in front of it chose; that had one row.
     Chosen,
 }
 
@@ -64,22 +67,20 @@ fn token(bytes: &[u8]) -> Option<u32> {
 pub struct Session {
     device: Box<dyn Device>,
     limits: Limits,
-    /// The plan for one token; then, if there is one, that for more.
+    /// The plan for one row; then, if there is one, that for more.
     plans: Vec<Bound>,
     /// Number of the plan that ran last: where values lie is its choice.
     last: usize,
     sizes: Sizes,
-    /// What the state buffer holds once all that is queued is done, if that is known.
-    state: Option<[i32; state::WORDS as usize]>,
-    tokens: Vec<u32>,
-    /// One past the last position ever written to the caches.
-    written: usize,
+    slots: Vec<Slot>,
+    /// What state and table hold once all that is queued is done; shorter where that is not known.
+    told: [Vec<i32>; 2],
     vocab: usize,
 }
 
 impl Session {
     /// Loads the code of all kernels of the plans, packs the weights, allocates everything. Plans share weights, caches,
-    /// tokens, state and arenas. Nothing is loaded if it does not fit.
+    /// tokens, rows, state and arenas. Nothing is loaded if it does not fit.
     pub fn new(
         mut device: Box<dyn Device>,
         plans: impl Into<Phases>,
@@ -88,11 +89,10 @@ impl Session {
         limits: Limits,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Session> {
-        if limits.context == 0 || limits.chunk == 0 || limits.chunk > crate::device::MAX_GRID_Y as usize {
-            return Err(Diagnostic::new(
-                "E0432",
-                format!("no session has a context of {} and chunks of {}", limits.context, limits.chunk),
-            ));
+        let Limits { slots, context, chunk, .. } = limits;
+        if slots == 0 || context == 0 || chunk == 0 || chunk > crate::device::MAX_GRID_Y as usize {
+            let m = format!("no session has {slots} slots, a context of {context} and chunks of {chunk}");
+            return Err(Diagnostic::new("E0432", m));
         }
         let phases: Phases = plans.into();
         phases.check()?;
@@ -102,6 +102,7 @@ impl Session {
             let needs = Needs::of(&common, &limits, source, code.len() as u64)?;
             memory::check(&needs, &available, &common, &limits)?;
         }
+        memory::addressable(&common, &sizes)?;
         let kernels = phases.kernels();
         let sigs: Vec<KernelSig> = kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
         let loaded = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
@@ -161,7 +162,8 @@ impl Session {
             _ => None,
         });
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
-        Ok(Session { device, limits, plans, last: 0, sizes, state: None, tokens: vec![], written: 0, vocab })
+        let slots = vec![Slot::default(); limits.slots];
+        Ok(Session { device, limits, plans, last: 0, sizes, slots, told: Default::default(), vocab })
     }
 
     /// Name of the device.
@@ -174,9 +176,9 @@ impl Session {
         self.limits
     }
 
-    /// Tokens whose keys and values are in the cache.
+    /// Tokens of slot 0 whose keys and values are in the cache.
     pub fn tokens(&self) -> &[u32] {
-        &self.tokens
+        &self.slots[0].tokens
     }
 
     /// Elements of a row of logits (padded to whole 64-byte lines).
@@ -187,91 +189,112 @@ impl Session {
     /// Keeps of the cache what `prompt` shares with it, as far as every sliding layer still holds the keys that the next
     /// position needs, and always leaves a token to compute. Returns how many tokens were kept.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
-        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        let keep = common.min(prompt.len().saturating_sub(1));
-        let keep = if self.holds(keep) { keep } else { 0 };
-        self.tokens.truncate(keep);
+        let keep = self.shares(0, prompt);
+        self.keep(0, keep);
         keep
     }
 
-    /// Do the rings hold all keys that position `at` sees?
-    fn holds(&self, at: usize) -> bool {
-        if self.sizes.window == 0 || at == 0 || self.written == 0 {
-            return true;
-        }
-        let block = KV_BLOCK as usize;
-        let first = (at + 1).saturating_sub(self.sizes.window) / block;
-        let last = (self.written - 1) / block;
-        last < first + self.sizes.ring_blocks
-    }
-
-    /// Forgets the sequence.
+    /// Forgets the sequence of slot 0.
     pub fn reset(&mut self) {
-        self.tokens.clear();
+        self.keep(0, 0);
     }
 
-    /// Runs tokens in chunks; the logits of the last `outputs` of them go to `sink`, a row of [`Session::logits_width`]
-    /// floats per position. Returns the greedy choice after the last token.
-    pub fn run(&mut self, tokens: &[u32], chunk: usize, outputs: usize, sink: &mut dyn FnMut(&[f32])) -> Result<u32> {
+    /// How many tokens of a prompt need not be computed in this slot.
+    pub(crate) fn shares(&self, slot: usize, prompt: &[u32]) -> usize {
+        self.slots[slot].shares(prompt, &self.sizes)
+    }
+
+    /// Forgets all but the first tokens of a slot.
+    pub(crate) fn keep(&mut self, slot: usize, tokens: usize) {
+        self.slots[slot].keep(tokens);
+    }
+
+    /// Refuses tokens that a slot has no room for.
+    pub(crate) fn check_room(&self, slot: usize, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
             return Err(Diagnostic::new("E0434", "no token to run"));
         }
-        if self.tokens.len() + tokens.len() > self.limits.context {
-            return Err(Diagnostic::new(
-                "E0435",
-                format!("{} tokens do not fit a context of {}", self.tokens.len() + tokens.len(), self.limits.context),
-            )
-            .hint("ask for a larger --context"));
+        let together = self.slots[slot].tokens.len() + tokens.len();
+        if together > self.limits.context {
+            let m = format!("{together} tokens do not fit a context of {}", self.limits.context);
+            return Err(Diagnostic::new("E0435", m).hint("ask for a larger --context"));
         }
-        let chunk = chunk.clamp(1, self.limits.chunk);
-        let mut next = 0;
-        let mut at = 0;
-        let wanted_from = tokens.len().saturating_sub(outputs);
-        while at < tokens.len() {
-            // Up to the first row that is wanted, and from there as many as there is room for.
-            let room = wanted_from.saturating_sub(at) + self.sizes.outputs as usize;
-            let n = chunk.min(tokens.len() - at).min(room);
-            // The last token's logits are always made: they choose the next one.
-            let last = at + n == tokens.len();
-            let from = wanted_from.clamp(at, at + n) - at;
-            let from = if last { from.min(n - 1) } else { from };
-            self.step(&tokens[at..at + n], from)?;
-            if outputs > 0 && from < n {
-                let rows = n - from;
-                let mut bytes = vec![0u8; rows * self.vocab * 4];
-                self.read(LOGITS, &mut bytes)?;
-                let floats: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-                floats.chunks_exact(self.vocab).for_each(&mut *sink);
-            }
-            if last {
-                next = self.next_token(n - 1 - from)?;
-            }
-            at += n;
-        }
-        Ok(next)
+        Ok(())
     }
 
-    /// Generates greedily: runs `first`, then each choice, in at most `most` steps of one token; each choice goes to `choice`,
-    /// until that breaks off. Afterwards the cache holds the tokens that were run, up to the one whose choice was the last.
+    /// Runs tokens in slot 0, in chunks; the logits of the last `outputs` of them go to `sink`, a row of [`Session::logits_width`]
+    /// floats per position. Returns the greedy choice after the last token.
+    pub fn run(&mut self, tokens: &[u32], chunk: usize, outputs: usize, sink: &mut dyn FnMut(&[f32])) -> Result<u32> {
+        self.check_room(0, tokens)?;
+        let mut jobs = [Job::new(0, tokens, outputs)];
+        loop {
+            if let Some(ended) = self.advance(&mut jobs, chunk, &mut |_, row| sink(row))?.pop() {
+                return ended.next;
+            }
+        }
+    }
+
+    /// One step of jobs in different slots, with at most `chunk` tokens of each. Logits that are asked for go to `sink`.
+    /// Returns the jobs whose last token was run.
+    pub(crate) fn advance(&mut self, jobs: &mut [Job], chunk: usize, sink: SlotSink) -> Result<Vec<Ended>> {
+        let chunk = chunk.clamp(1, self.limits.chunk);
+        let shares = share(jobs, chunk, self.limits.chunk, self.sizes.outputs as usize);
+        if shares.is_empty() {
+            return Ok(vec![]);
+        }
+        let part = |s: &crate::sequences::Share| {
+            let job = &jobs[s.job];
+            let at = self.slots[job.slot].tokens.len();
+            Part { slot: job.slot, at, tokens: &job.tokens[job.done..job.done + s.rows], from: s.from }
+        };
+        let parts: Vec<Part> = shares.iter().map(part).collect();
+        self.queue_step(&parts, Input::Given)?;
+        for p in &parts {
+            self.slots[p.slot].extend(p.tokens);
+        }
+        let (mut output, mut ended) = (0, vec![]);
+        for s in &shares {
+            let (job, rows) = (&mut jobs[s.job], s.rows - s.from);
+            job.done += s.rows;
+            if job.outputs > 0 && rows > 0 {
+                let floats = self.floats(LOGITS, output, rows)?;
+                floats.chunks_exact(self.vocab).for_each(|row| sink(job.slot, row));
+            }
+            output += rows;
+            if job.left() == 0 {
+                ended.push((job.slot, output - 1));
+            }
+        }
+        if ended.is_empty() {
+            return Ok(vec![]);
+        }
+        let choices = self.choices(output)?;
+        let next = |(slot, output): (usize, usize)| Ended { slot, next: choices[output].ok_or_else(|| self.not_finite(slot)) };
+        Ok(ended.into_iter().map(next).collect())
+    }
+
+    /// Generates greedily in slot 0: runs `first`, then each choice, in at most `most` steps of one token; each choice goes to
+    /// `choice`, until that breaks off. Afterwards the cache holds the tokens that were run, up to the one whose choice was the
+    /// last.
     ///
     /// A device that works while the host looks on is kept ahead: the next step is queued, with a choice that only the device
     /// knows, before this one's is read. A step too many is forgotten.
     pub fn generate(&mut self, first: u32, most: usize, choice: &mut dyn FnMut(u32) -> ControlFlow<()>) -> Result<()> {
-        let base = self.tokens.len();
+        let base = self.slots[0].tokens.len();
         let most = most.min(self.limits.context.saturating_sub(base));
         let (mut queued, mut started, mut running) = (VecDeque::new(), 0, first);
         let result = loop {
             while started < most && queued.len() <= self.device.ahead() {
-                let input = if started == 0 { Input::Tokens(&[first]) } else { Input::Chosen };
-                self.queue_step(base + started, input, 0)?;
-                self.written = self.written.max(base + started + 1);
+                let input = if started == 0 { Input::Given } else { Input::Chosen };
+                self.queue_step(&[Part { slot: 0, at: base + started, tokens: &[first], from: 0 }], input)?;
+                self.slots[0].written = self.slots[0].written.max(base + started + 1);
                 started += 1;
                 let (b, at, _) = self.value(NEXT)?;
                 queued.push_back(self.device.queue_read(b, at, 4)?);
             }
             let Some(read) = queued.pop_front() else { break Ok(()) };
             let chosen = token(&self.device.finish(read)?);
-            self.tokens.push(running);
+            self.slots[0].tokens.push(running);
             match chosen {
                 None => break Err(()),
                 Some(id) if choice(id).is_break() => break Ok(()),
@@ -281,25 +304,17 @@ impl Session {
         for read in queued {
             self.device.finish(read)?;
         }
-        result.map_err(|()| self.not_finite())
+        result.map_err(|()| self.not_finite(0))
     }
 
-    /// One chunk; logits are made for its rows from `from` on.
-    fn step(&mut self, tokens: &[u32], from: usize) -> Result<()> {
-        self.queue_step(self.tokens.len(), Input::Tokens(tokens), from)?;
-        self.tokens.extend_from_slice(tokens);
-        self.written = self.written.max(self.tokens.len());
-        Ok(())
-    }
-
-    /// Queues one chunk from position `at` on.
-    fn queue_step(&mut self, at: usize, input: Input, from: usize) -> Result<()> {
-        let n = self.queue_input(at, input, from)?;
-        self.last = if n > 1 { self.plans.len() - 1 } else { 0 };
+    /// Queues a step.
+    fn queue_step(&mut self, parts: &[Part], input: Input) -> Result<()> {
+        let table = self.queue_input(parts, input)?;
+        self.last = if table.rows > DECODE_ROWS { self.plans.len() - 1 } else { 0 };
         let bound = &self.plans[self.last];
-        let grid: Vec<u32> = bound.plan.launches.iter().map(|l| l.grid_y(n, n - from)).collect();
+        let grid: Vec<u32> = bound.plan.launches.iter().map(|l| l.grid_y(table.rows, table.outputs)).collect();
         // SAFETY: the plan was made by the compiler for this code; buffers are sized for `limits.chunk` rows, and the caches
-        // for the blocks in the state.
+        // for the slots and blocks in table and state.
         unsafe { self.device.run(bound.prepared, &grid) }
     }
 
@@ -328,25 +343,32 @@ impl Session {
 
     /// Floats of row `row` of the last step's value (one row is as long as its buffer's, padding included).
     pub fn row(&mut self, name: &str, row: usize) -> Result<Vec<f32>> {
+        self.floats(name, row, 1)
+    }
+
+    /// The same of several rows.
+    fn floats(&mut self, name: &str, row: usize, rows: usize) -> Result<Vec<f32>> {
         let (b, at, bytes) = self.value(name)?;
-        let mut out = vec![0u8; bytes as usize];
+        let mut out = vec![0u8; rows * bytes as usize];
         self.device.read(b, at + row as u64 * bytes, &mut out)?;
         Ok(out.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
-    fn next_token(&mut self, row: usize) -> Result<u32> {
+    /// The greedy choices of the last step; none after a NaN.
+    fn choices(&mut self, outputs: usize) -> Result<Vec<Option<u32>>> {
         let (b, at, bytes) = self.value(NEXT)?;
-        let mut out = [0u8; 4];
-        self.device.read(b, at + row as u64 * bytes, &mut out)?;
-        token(&out).ok_or_else(|| self.not_finite())
+        let mut out = vec![0u8; outputs * bytes as usize];
+        self.device.read(b, at, &mut out)?;
+        Ok(out.chunks_exact(bytes as usize).map(token).collect())
     }
 
-    /// Runs the sequence again, token by token and launch by launch, to find the first value that is not finite.
-    fn not_finite(&mut self) -> Diagnostic {
-        let tokens = std::mem::take(&mut self.tokens);
+    /// Runs the sequence of a slot again, token by token and launch by launch, to find the first value that is not finite.
+    fn not_finite(&mut self, slot: usize) -> Diagnostic {
+        let tokens = self.slots[slot].tokens.clone();
+        self.keep(slot, 0);
         let (mut at, mut place) = (tokens.len().saturating_sub(1), LOGITS.to_string());
         for (i, token) in tokens.iter().enumerate() {
-            match self.first_bad_value(*token) {
+            match self.first_bad_value(slot, *token) {
                 Ok(None) => {}
                 Ok(Some(name)) => {
                     (at, place) = (i, name);
@@ -356,15 +378,16 @@ impl Session {
             }
         }
         // What is in the caches is of no use.
-        self.tokens.clear();
+        self.keep(slot, 0);
         Diagnostic::new("E0436", format!("a NaN or an infinity at position {at}: generation stops"))
             .at(place)
             .hint("this is the first stored value that is not finite; a scale or a weight of the checkpoint may be damaged")
     }
 
     /// Runs one more token, and names the first stored value that is not finite.
-    fn first_bad_value(&mut self, token: u32) -> Result<Option<String>> {
-        self.queue_input(self.tokens.len(), Input::Tokens(&[token]), 0)?;
+    fn first_bad_value(&mut self, slot: usize, token: u32) -> Result<Option<String>> {
+        let at = self.slots[slot].tokens.len();
+        self.queue_input(&[Part { slot, at, tokens: &[token], from: 0 }], Input::Given)?;
         self.last = 0;
         let mut found = None;
         for k in 0..self.plans[0].launches.len() {
@@ -398,39 +421,20 @@ impl Session {
                 }
             }
         }
-        self.tokens.push(token);
+        self.slots[slot].extend(&[token]);
         Ok(found)
     }
 
-    /// Queues state and tokens of a step, and says how many tokens it has.
-    fn queue_input(&mut self, at: usize, input: Input, from: usize) -> Result<usize> {
-        let n = if let Input::Tokens(ids) = input { ids.len() } else { 1 };
-        let mut words = [0i32; state::WORDS as usize];
-        for (word, v) in [
-            (state::POSITION, at),
-            (state::TOKENS, n),
-            (state::OUTPUT_FROM, from),
-            (state::RING_BLOCKS, self.sizes.ring_blocks),
-            (state::FULL_BLOCKS, self.sizes.full_blocks),
-        ] {
-            words[word as usize] = v as i32;
-        }
-        if let Some((b, at)) = self.common(BufferKind::State) {
-            // What changed: from token to token that is one word.
-            let known = self.state.take();
-            let differs = |i: &usize| known.is_none_or(|k| k[*i] != words[*i]);
-            let first = (0..words.len()).find(differs).unwrap_or(words.len());
-            let end = (0..words.len()).rev().find(differs).map_or(first, |i| i + 1);
-            let bytes: Vec<u8> = words[first..end].iter().flat_map(|w| w.to_le_bytes()).collect();
-            if !bytes.is_empty() {
-                self.device.queue_write(b, at + 4 * first as u64, &bytes)?;
-            }
-            self.state = Some(words);
-        }
+    /// Queues what kernels are told of a step.
+    fn queue_input(&mut self, parts: &[Part], input: Input) -> Result<Table> {
+        let table = Table::new(parts, &self.sizes);
+        self.queue_changes(BufferKind::State, 0, &table.state)?;
+        self.queue_changes(BufferKind::Rows, 1, &table.entries)?;
         if let Some((b, at)) = self.common(BufferKind::Tokens) {
             match input {
-                Input::Tokens(ids) => {
-                    self.device.queue_write(b, at, &ids.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>())?;
+                Input::Given => {
+                    let ids = parts.iter().flat_map(|p| p.tokens).flat_map(|t| t.to_le_bytes());
+                    self.device.queue_write(b, at, &ids.collect::<Vec<u8>>())?;
                 }
                 Input::Chosen => {
                     let (from, offset, _) = self.value(NEXT)?;
@@ -438,6 +442,21 @@ impl Session {
                 }
             }
         }
-        Ok(n)
+        Ok(table)
+    }
+
+    /// Queues those words of a buffer that are not there already: from token to token of one sequence that is its position.
+    fn queue_changes(&mut self, kind: BufferKind, which: usize, words: &[i32]) -> Result<()> {
+        let Some((b, at)) = self.common(kind) else { return Ok(()) };
+        let mut known = std::mem::take(&mut self.told[which]);
+        let differs = |i: &usize| known.get(*i) != Some(&words[*i]);
+        if let Some(first) = (0..words.len()).find(differs) {
+            let end = (first..words.len()).rfind(differs).map_or(first, |i| i + 1);
+            let bytes: Vec<u8> = words[first..end].iter().flat_map(|w| w.to_le_bytes()).collect();
+            self.device.queue_write(b, at + 4 * first as u64, &bytes)?;
+        }
+        known.splice(..known.len().min(words.len()), words.iter().copied());
+        self.told[which] = known;
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Subcommands, one file each, and what they share.
 
+mod batch;
 pub mod compile;
 pub mod doctor;
 pub mod dump;

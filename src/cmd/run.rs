@@ -1,20 +1,21 @@
 //! `isobit run`: a prompt, or a conversation line by line. Text streams to standard output, a short report follows on
 //! standard error.
 
-use super::Stop;
 use super::load::{self, Loaded};
+use super::{Stop, batch};
 use crate::args::RunArgs;
 use crate::engine::{Engine, EngineOptions, Generation, LogitsSink, Request, Room};
 use crate::files::Pending;
 use crate::logits::LogitsFile;
 use crate::options::CompileOptions;
+use crate::pipeline::Program;
 use crate::printer::Printer;
 use crate::reply::{ReplyStream, Show, text_of};
 use crate::source::{Source, model_and_prompt};
 use ir::diag::{Diagnostic, Result};
 use models::{Checkpoint, Message, Role, Text};
 use serde_json::json;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ enum Input {
     Prompt(String),
     Ids(Vec<u32>),
     Lines,
+    Batch(OsString),
 }
 
 /// What to run and how, if nothing on the command line contradicts itself.
@@ -43,6 +45,9 @@ pub(super) fn check(args: &RunArgs) -> Result<()> {
 /// Runs it.
 pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let (source, input, options) = parts(args)?;
+    if let Input::Batch(file) = input {
+        return batch::run(args, &file, &source, options, p);
+    }
     // What is wrong with the place is told now rather than after the work.
     let logits = args.logits.as_deref().map(Pending::file).transpose()?;
     let look = |ck: &Checkpoint, text: Option<&Text>| {
@@ -52,38 +57,54 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
             (_, None) => Err(no_tokenizer().at(ck.place())),
             (Input::Prompt(prompt), Some(text)) => room.check(&Form::of(args).first_turn(text, prompt)?),
             // A template that can't do what is asked is told before the work.
-            (Input::Lines, Some(text)) => Form::of(args).first_turn(text, "Hello").map(|_| ()),
+            (_, Some(text)) => Form::of(args).first_turn(text, "Hello").map(|_| ()),
         }
     };
     let Loaded { checkpoint, text, program, gpu, origin, time: compile } = load::load(&source, args, options, &look, p)?;
     let start = Instant::now();
-    let engine_options = EngineOptions {
+    let options = engine_options(args, gpu, logits.is_some());
+    let engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
+    let load = start.elapsed();
+    if !args.json {
+        p.note(&loaded(&engine, &program, origin, compile, load));
+    }
+    let stop = stop_ids(args, &checkpoint)?;
+    let text = text.as_ref();
+    let mut session = Turns { args, text, stop, engine, logits, history: Form::of(args).beginning(), origin, compile, load };
+    match input {
+        Input::Prompt(prompt) => session.turn(&prompt, p),
+        Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
+        _ => session.lines(p),
+    }
+}
+
+/// How the program is run.
+pub(super) fn engine_options(args: &RunArgs, gpu: u32, logits: bool) -> EngineOptions {
+    EngineOptions {
         context: args.context,
         chunk: args.prefill_chunk.map(|n| n as usize),
         threads: args.threads.map(|n| n as usize),
         gpu,
         launch: args.launch,
         cubins: args.build.cubin.unwrap_or_default(),
-        logits: logits.is_some(),
-    };
-    let engine = Engine::open(&checkpoint, &program, &engine_options, &mut |what, done, of| p.progress(what, done, of))?;
-    let load = start.elapsed();
-    if !args.json {
-        let what = if engine.device_name() == "interpreter" { "kernels" } else { program.target.name() };
-        let (device, compile, load) = (engine.device_name(), compile.as_secs_f64(), load.as_secs_f64());
-        p.note(&format!("{what} on {device}; {origin} in {compile:.2} s, loaded in {load:.2} s"));
-    }
-    let stop = if args.ignore_eos { vec![] } else { models::text::stop_ids(&checkpoint)? };
-    let text = text.as_ref();
-    let mut session = Turns { args, text, stop, engine, logits, history: Form::of(args).beginning(), origin, compile, load };
-    match input {
-        Input::Prompt(prompt) => session.turn(&prompt, p),
-        Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
-        Input::Lines => session.lines(p),
+        slots: 1,
+        logits,
     }
 }
 
-fn no_tokenizer() -> Diagnostic {
+/// A line on what runs and how long it took to get there.
+pub(super) fn loaded(engine: &Engine, program: &Program, origin: &str, compile: Duration, load: Duration) -> String {
+    let what = if engine.device_name() == "interpreter" { "kernels" } else { program.target.name() };
+    let (device, compile, load) = (engine.device_name(), compile.as_secs_f64(), load.as_secs_f64());
+    format!("{what} on {device}; {origin} in {compile:.2} s, loaded in {load:.2} s")
+}
+
+/// The ids that end a generation.
+pub(super) fn stop_ids(args: &RunArgs, ck: &Checkpoint) -> Result<Vec<u32>> {
+    if args.ignore_eos { Ok(vec![]) } else { models::text::stop_ids(ck) }
+}
+
+pub(super) fn no_tokenizer() -> Diagnostic {
     Diagnostic::new("E0773", "this model has no tokenizer, so it takes no text").hint("give token ids: `--ids 2,17,4`")
 }
 
@@ -100,7 +121,7 @@ pub(super) struct Form<'a> {
 }
 
 impl<'a> Form<'a> {
-    fn of(args: &'a RunArgs) -> Form<'a> {
+    pub fn of(args: &'a RunArgs) -> Form<'a> {
         Form { chat: !args.raw, system: args.system.as_deref(), thinking: args.thinking, special: args.special }
     }
 
@@ -121,7 +142,7 @@ impl<'a> Form<'a> {
 }
 
 /// How generated text is shown. Ids come without a template, as `--raw` text does.
-fn show_of(args: &RunArgs, ids: bool) -> Show {
+pub(super) fn show_of(args: &RunArgs, ids: bool) -> Show {
     match (args.raw || ids, args.thinking) {
         (true, _) => Show::Raw,
         (false, true) => Show::Thinking,
@@ -131,6 +152,14 @@ fn show_of(args: &RunArgs, ids: bool) -> Show {
 
 fn input(args: &RunArgs, prompt: Option<&OsStr>) -> Result<Input> {
     let misfit = |what: &str| Diagnostic::new("E0750", what.to_string());
+    if let Some(file) = &args.batch {
+        return match (prompt, &args.ids, &args.logits) {
+            (None, None, None) => Ok(Input::Batch(file.clone())),
+            (_, _, Some(_)) => Err(misfit("`--logits` is for one prompt, and `--batch` has many")
+                .hint("run that prompt alone: its logits are the same bits")),
+            _ => Err(misfit("a prompt is given both on the command line and by `--batch`")),
+        };
+    }
     match (&args.ids, prompt) {
         (Some(_), Some(_)) => Err(misfit("a prompt is given both as text and as `--ids`")),
         (Some(ids), None) => Ok(Input::Ids(parse_ids(ids)?)),

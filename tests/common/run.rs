@@ -6,7 +6,7 @@ use ir::graph::interp::WeightSource;
 use ir::kernel::Kernel;
 use ir::kernel::interp::RunOptions;
 use ir::order::KV_BLOCK;
-use ir::plan::{Arg, BufferKind, Plan, state};
+use ir::plan::{Arg, BufferKind, Plan, row, state};
 use runtime::cpu::{CpuDevice, CpuOptions};
 use runtime::device::{BufferId, Device, KernelHandle, KernelNames, KernelSig, LaunchDesc};
 use runtime::interp::InterpDevice;
@@ -72,11 +72,16 @@ pub fn step(
     let mut words = [0i32; state::WORDS as usize];
     for (word, v) in [
         (state::TOKENS, rows),
-        (state::OUTPUT_FROM, from),
+        (state::OUTPUTS, rows - from),
         (state::RING_BLOCKS, CACHE_BLOCKS),
         (state::FULL_BLOCKS, CACHE_BLOCKS),
     ] {
         words[word as usize] = v as i32;
+    }
+    let mut entries = vec![[0i32; row::WORDS as usize]; rows];
+    for (r, e) in entries.iter_mut().enumerate() {
+        e[row::POSITION as usize] = r as i32;
+        e[row::OUTPUT as usize] = (from + r) as i32;
     }
     assert!(rows <= CACHE_BLOCKS * block || !plan.buffers.iter().any(|b| matches!(b.kind, BufferKind::Keys { .. })));
     let mut places: Vec<(BufferId, u64)> = vec![];
@@ -98,6 +103,11 @@ pub fn step(
             BufferKind::State => {
                 let id = d.alloc(64).unwrap();
                 d.write(id, 0, &words.map(i32::to_le_bytes).concat()).unwrap();
+                (id, 0)
+            }
+            BufferKind::Rows => {
+                let id = d.alloc(4 * u64::from(row::WORDS) * rows.next_multiple_of(4) as u64).unwrap();
+                d.write(id, 0, &entries.as_flattened().iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>()).unwrap();
                 (id, 0)
             }
         });

@@ -1,8 +1,9 @@
 //! Two plans for one program. Both are lowerings of one graph whose orders stand, so they give the same bits; they share
-//! weights, caches, tokens and state by name.
+//! weights, caches, tokens, rows and state by name.
 //!
-//! `decode` runs a chunk of one token. `prefill` runs longer ones: what a launch costs is spread over many rows, and a block
-//! may compute several of them with the weights that it reads once.
+//! `decode` runs steps of up to [`DECODE_ROWS`] rows. `prefill` runs longer ones, be they a chunk of one sequence or a row each of
+//! several: what a launch costs is spread over many rows, and a block may compute several of them with the weights that it reads
+//! once.
 
 use super::{BufferKind, Plan};
 use crate::diag::{Diagnostic, Result};
@@ -10,12 +11,15 @@ use crate::graph::Rows;
 use crate::kernel::Kernel;
 use std::collections::BTreeMap;
 
+/// Rows that a step of `decode` has at most where there is `prefill` too.
+pub const DECODE_ROWS: usize = 1;
+
 /// The plans of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Phases {
-    /// For one token at a time, and for all chunks if there is no other plan.
+    /// For few rows at a time, and for all steps if there is no other plan.
     pub decode: Plan,
-    /// For chunks of more tokens.
+    /// For steps of more rows.
     pub prefill: Option<Plan>,
 }
 
@@ -57,14 +61,14 @@ impl Phases {
         out
     }
 
-    /// What the plans share, as a plan without launches: weights, caches, tokens and state, arenas that are large enough for
+    /// What the plans share, as a plan without launches: weights, caches, tokens, rows and state, arenas that are large enough for
     /// either.
     pub fn common(&self) -> Plan {
         let Plan { buffers, weights, arena_bytes, output_bytes, .. } = self.decode.clone();
         let mut out = Plan { buffers, weights, arena_bytes, output_bytes, ..Plan::default() };
         if let Some(p) = &self.prefill {
             for b in &mut out.buffers {
-                // Where longer chunks leave no parts, there is one row of them.
+                // Where longer steps leave no parts, there are [`DECODE_ROWS`] rows of them.
                 if let (BufferKind::Parts { rows, .. }, None) = (&mut b.kind, p.buffer(&b.name)) {
                     *rows = Rows::Once;
                 }

@@ -5,14 +5,14 @@
 //! plan {
 //!   arena 2048, outputs 256
 //!   k0 = kernel embed
-//!   b0 = state "state"
+//!   b0 = rows "rows"
 //!   b1 = tokens "tokens"
 //!   b2 = value "embed" {rows=T, bytes=1024, offset=0}
 //!   b3 = keys "kv.0.keys" {layer=0, heads=2, dim=32, window=16}
 //!   w0 = affine "embed_tokens" {bits=4, group=64, stack=1, rows=4096, cols=256, order=sum(lanes=1, take=strided, tree=pair), chain_lanes=1, vec=4}
 //!   w1 = plain "norm"
 //!   w2 = rope "rope.0" {dim=32, rotated=16, theta=0x40c3880000000000, factor=0x3ff0000000000000} // 10000.0, 1.0
-//!   launch "embed" k0(b0, b1, w0, b2) {grid_x=1, rows=T} // embed: state, tokens, embed_tokens, embed
+//!   launch "embed" k0(b0, b1, w0, b2) {grid_x=1, rows=T} // embed: rows, tokens, embed_tokens, embed
 //! }
 //! kernel embed warps=4 min_blocks=0 {
 //! ...
@@ -120,6 +120,7 @@ fn buffer(b: &Buffer) -> (&'static str, String) {
         }
         BufferKind::Tokens => ("tokens", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
         BufferKind::State => ("state", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
+        BufferKind::Rows => ("rows", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
     }
 }
 
@@ -308,7 +309,7 @@ impl<'a> Parser<'a> {
 
     fn buffer(&mut self) -> Result<()> {
         let t = self.c.peek();
-        let word = self.c.ident("`value`, `keys`, `values`, `parts`, `tokens` or `state`")?;
+        let word = self.c.ident("`value`, `keys`, `values`, `parts`, `tokens`, `state` or `rows`")?;
         let name = string(&mut self.c, "the buffer's name")?;
         let mut offset = None;
         let kind = match word {
@@ -354,16 +355,20 @@ impl<'a> Parser<'a> {
                 self.c.punct('}')?;
                 BufferKind::Parts { rows, heads, dim, window }
             }
-            "tokens" | "state" => {
+            "tokens" | "state" | "rows" => {
                 if self.c.eat('{') {
                     self.c.key("offset")?;
                     offset = Some(self.u64("an offset")?);
                     self.c.punct('}')?;
                 }
-                if word == "tokens" { BufferKind::Tokens } else { BufferKind::State }
+                match word {
+                    "tokens" => BufferKind::Tokens,
+                    "state" => BufferKind::State,
+                    _ => BufferKind::Rows,
+                }
             }
             _ => {
-                let m = format!("expected `value`, `keys`, `values`, `parts`, `tokens` or `state`, found `{word}`");
+                let m = format!("expected `value`, `keys`, `values`, `parts`, `tokens`, `state` or `rows`, found `{word}`");
                 return Err(Diagnostic::new("E0102", m).at(t.place()));
             }
         };

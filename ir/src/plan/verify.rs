@@ -145,7 +145,7 @@ impl Check<'_> {
                         self.error("E0357", place, "a cache has heads and elements, and no offset".into());
                     }
                 }
-                BufferKind::Tokens | BufferKind::State => {
+                BufferKind::Tokens | BufferKind::State | BufferKind::Rows => {
                     if b.offset.is_some() {
                         self.error("E0357", place, "only values lie in the arena".into());
                     }

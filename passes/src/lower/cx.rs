@@ -10,7 +10,7 @@ use ir::kernel::{Block, BoolOp, Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
 use ir::layout::{Format, MatrixLayout};
 use ir::math::{self, Arith};
 use ir::order::{ReductionOrder, Tree};
-use ir::plan::{Pack, state};
+use ir::plan::{Pack, row, state};
 use std::collections::BTreeMap;
 
 /// What a parameter is bound to, before buffers are numbered.
@@ -41,6 +41,8 @@ pub enum ArgKey {
     Tokens,
     /// State words.
     State,
+    /// The table of rows.
+    Rows,
 }
 
 /// A kernel under construction.
@@ -61,8 +63,8 @@ pub struct Kx<'a> {
     tile: u32,
     /// First of them, and how many the step has, if a block has more than one.
     rows: Option<(V, V)>,
-    /// First token of the outputs, if rows are outputs.
-    from: Option<V>,
+    /// Rows are outputs.
+    outputs: bool,
     /// Rings for asynchronous copies, by size: a pipeline drains, so the next one may use its ring.
     pub rings: BTreeMap<u32, Mem>,
     shared_names: u32,
@@ -114,23 +116,30 @@ pub fn layout(g: &Graph, s: &Schedule, weight: NodeId, order: ReductionOrder) ->
 }
 
 impl<'a> Kx<'a> {
-    /// Starts a kernel whose blocks compute `tile` rows each; values per output lie `OUTPUT_FROM` rows into the chunk.
+    /// Starts a kernel whose blocks compute `tile` rows each; the table of rows says of which row an output is.
     pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, tile: u32, needs: Vec<Vec<u32>>) -> Self {
         let mut b = Builder::new(name, warps);
         // The wish is for blocks of matmuls; larger ones would have too few registers.
         b.min_blocks(if warps > s.warps { s.min_blocks * s.warps / warps } else { s.min_blocks });
         let (args, rings, starts) = (vec![], BTreeMap::new(), vec![]);
         let out = b.block_y();
-        let mut kx = Kx { b, g, s, args, tok: out, out, tile, rows: None, from: None, rings, shared_names: 0, starts, needs };
-        if rows == Rows::Outputs {
-            kx.from = Some(kx.state(state::OUTPUT_FROM));
-        }
+        let mut kx = Kx {
+            b,
+            g,
+            s,
+            args,
+            tok: out,
+            out,
+            tile,
+            rows: None,
+            outputs: rows == Rows::Outputs,
+            rings,
+            shared_names: 0,
+            starts,
+            needs,
+        };
         if tile > 1 {
-            let tokens = kx.state(state::TOKENS);
-            let count = match kx.from {
-                Some(from) => kx.b.isub(tokens, from),
-                None => tokens,
-            };
+            let count = kx.state(if kx.outputs { state::OUTPUTS } else { state::TOKENS });
             let first = kx.b.mul_c(out, tile as i32);
             kx.rows = Some((first, count));
         }
@@ -141,10 +150,7 @@ impl<'a> Kx<'a> {
     /// Goes to a row of the chunk.
     pub fn stand_at(&mut self, row: V) {
         self.out = row;
-        self.tok = match self.from {
-            Some(from) => self.b.iadd(row, from),
-            None => row,
-        };
+        self.tok = if self.outputs { self.of_row(row, row::OUTPUT) } else { row };
     }
 
     /// Rows of this block.
@@ -210,6 +216,7 @@ impl<'a> Kx<'a> {
             ArgKey::Lists(_) => "lists",
             ArgKey::Tokens => "tokens",
             ArgKey::State => "state",
+            ArgKey::Rows => "rows",
         };
         let name = format!("{role}{}", self.args.len());
         let fixed = matches!(key, ArgKey::Weight(..) | ArgKey::Rope(_));
@@ -250,11 +257,22 @@ impl<'a> Kx<'a> {
         self.b.load(m, Elem::I32, i, None)
     }
 
+    /// A word of an entry of the table of rows.
+    fn of_row(&mut self, entry: V, word: u32) -> V {
+        let m = self.arg(ArgKey::Rows, false);
+        let at = self.b.mul_c(entry, row::WORDS as i32);
+        let at = self.b.add_c(at, word as i32);
+        self.b.load(m, Elem::I32, at, None)
+    }
+
     /// Absolute position of the token.
     pub fn position(&mut self) -> V {
-        let p = self.state(state::POSITION);
-        let t = self.tok;
-        self.b.iadd(p, t)
+        self.of_row(self.tok, row::POSITION)
+    }
+
+    /// Slot of the caches that holds the token's sequence.
+    pub fn slot(&mut self) -> V {
+        self.of_row(self.tok, row::SLOT)
     }
 
     /// The row index to use for a value.

@@ -208,14 +208,22 @@ impl HeadCx {
     }
 }
 
-/// Number (over heads) of the cache block that holds key block `block` of a head.
+/// Number (over slots and heads) of the cache block that holds key block `block` of a head of the token's sequence.
 pub fn cache_block(kx: &mut Kx, kv: NodeId, head: V, block: V) -> Result<V> {
-    let Op::Kv { window, .. } = kx.g.node(kv).op else {
+    let slot = kx.slot();
+    cache_block_of(kx, kv, slot, head, block)
+}
+
+/// The same for the sequence of a slot.
+pub fn cache_block_of(kx: &mut Kx, kv: NodeId, slot: V, head: V, block: V) -> Result<V> {
+    let Op::Kv { window, heads, .. } = kx.g.node(kv).op else {
         return Err(Diagnostic::new("E0620", "expected a cache").at(&kx.g.node(kv).name));
     };
     let word = if window == 0 { state::FULL_BLOCKS } else { state::RING_BLOCKS };
     let room = kx.state(word);
-    let slot = kx.b.int(IntOp::Rem, block, room);
+    let within = kx.b.int(IntOp::Rem, block, room);
+    let of_slot = kx.b.mul_c(slot, heads as i32);
+    let head = kx.b.iadd(of_slot, head);
     let first = kx.b.int(IntOp::Mul, head, room);
-    Ok(kx.b.iadd(first, slot))
+    Ok(kx.b.iadd(first, within))
 }

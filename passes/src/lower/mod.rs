@@ -211,6 +211,7 @@ fn bind(g: &Graph, plan: &mut Plan, key: ArgKey) -> Result<Arg> {
         ArgKey::Rope(p) => weight(plan, "rope".into(), Pack::Rope(p)),
         ArgKey::Tokens => buffer(plan, "tokens".into(), BufferKind::Tokens),
         ArgKey::State => buffer(plan, "state".into(), BufferKind::State),
+        ArgKey::Rows => buffer(plan, "rows".into(), BufferKind::Rows),
         ArgKey::Value(id) => {
             let kind = BufferKind::Value { rows: g.node(id).ty.rows, bytes: cx::row_bytes(g, id) };
             buffer(plan, g.node(id).name.clone(), kind)

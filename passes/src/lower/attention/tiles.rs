@@ -1,13 +1,13 @@
 //! Attention of many tokens: a block of threads for a tile of rows, which are the query heads that share a key head, of
 //! consecutive tokens. It walks the key blocks that any of them sees, in ascending order; keys and values are read once for
-//! all rows. Each step has three phases with barriers between: chains of scores, weights and factors, weighted values. Rows
+//! all rows. Where its tokens are not of one sequence, each has a walk of its own, in which the others see nothing. Each step has three phases with barriers between: chains of scores, weights and factors, weighted values. Rows
 //! differ in what they see: a block that a row does not see is not joined to its sums, a key that it does not see has weight
 //! +0 and the value +0.
 
 use super::parts::{divisor, on_items};
 use super::{Shape, join_chains, max, max_of_lanes};
 use crate::lower::cx::{ArgKey, Kx};
-use crate::lower::heads::cache_block;
+use crate::lower::heads::cache_block_of;
 use crate::lower::schedule::Schedule;
 use crate::lower::shared::SHARED_BUDGET;
 use ir::diag::Result;
@@ -88,6 +88,25 @@ impl Tile {
         ROW_LANES * self.score_rows
     }
 
+    /// Rows of a lane in the values, the first of them, and its elements.
+    fn value_place(&self, kx: &mut Kx, dim: u32) -> (u32, V, Vec<V>) {
+        let tile = self;
+        let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
+        let row_lanes = tile.rows / tile.value_rows;
+        let (others, n) = (32 / row_lanes, self.vector());
+        let (row, other) = (kx.b.int_c(IntOp::Div, lane, others as i32), kx.b.int_c(IntOp::Rem, lane, others as i32));
+        let (first, at) = (kx.b.mul_c(row, tile.value_rows as i32), kx.b.mul_c(warp, (dim / warps) as i32));
+        let other = kx.b.mul_c(other, n as i32);
+        let at = kx.b.iadd(at, other);
+        let elements = (0..tile.elements).map(|e| kx.b.add_c(at, (e / n * n * others + e % n) as i32));
+        (tile.value_rows, first, elements.collect())
+    }
+
+    /// Elements of a lane that stand side by side.
+    fn vector(&self) -> u32 {
+        [4, 2].into_iter().find(|n| self.elements.is_multiple_of(*n)).unwrap_or(1)
+    }
+
     /// Where the chain of a row (`of`) and its key lies in its 32 places: so that neither phase meets conflicts of banks.
     fn place(&self, kx: &mut Kx, of: V, key: V) -> V {
         let (low, high) = (kx.b.int_c(IntOp::Rem, key, KEYS as i32), kx.b.int_c(IntOp::Div, key, KEYS as i32));
@@ -125,11 +144,20 @@ fn span(kx: &mut Kx, shape: &Shape, token: V) -> [V; 2] {
     [shape.first_seen(kx, pos), pos]
 }
 
+/// What a token sees that has no part in a walk: nothing.
+const NOTHING: [i32; 2] = [i32::MAX, -1];
+
 /// The kernel under way.
 struct Walk<'a> {
     shape: &'a Shape,
     tile: Tile,
     kv_head: V,
+    /// All tokens are of one sequence.
+    one: V,
+    /// If not, the token whose walk it is.
+    token: V,
+    /// Slot of the sequence.
+    slot: V,
     /// Positions that some token sees: from, to.
     some: [V; 2],
     /// Positions that all tokens see.
@@ -148,65 +176,70 @@ pub fn tiles(kx: &mut Kx, shape: &Shape, tile: Tile, kv_head: V) -> Result<()> {
     // The last tokens see most: they begin.
     kx.last_rows_first();
     let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
-    let zero = kx.b.i(0);
-    let last = kx.b.i(tile.tokens as i32 - 1);
-    let [lo0, pos0] = span(kx, shape, zero);
-    let [lo1, pos1] = span(kx, shape, last);
-    let (first, end) = (kx.b.lshr(lo0, 5), kx.b.lshr(pos1, 5));
-    let count = kx.b.isub(end, first);
-    let count = kx.b.add_c(count, 1);
+    let (zero, last) = (kx.b.i(0), kx.b.i(tile.tokens as i32 - 1));
+    // Rows of one sequence follow each other in a step.
+    let slots = [zero, last].map(|token| {
+        kx.go_to(token);
+        kx.slot()
+    });
+    let one = kx.b.icmp(ICmp::Eq, slots[0], slots[1]);
     let names = ["chains", "weights", "old", "new", "what"];
     let arrays: Vec<Mem> =
         names.iter().zip(tile.shared(shape.order.dot.lanes)).map(|(name, bytes)| kx.shared(name, bytes)).collect();
-    let walk = Walk {
-        shape,
-        tile,
-        kv_head,
-        some: [lo0, pos1],
-        all: [lo1, pos0],
-        first,
-        chains: arrays[0],
-        weights: arrays[1],
-        factors: [arrays[2], arrays[3], arrays[4]],
-    };
     // Rows whose sums this warp keeps, a row a lane.
     let mine = tile.rows / warps;
     let row0 = kx.b.mul_c(warp, mine as i32);
-    let spans: Vec<[V; 2]> = (0..mine)
-        .map(|r| {
-            let (token, _) = token_of(kx, shape, row0, r, mine);
-            span(kx, shape, token)
-        })
-        .collect();
-    let mut of_lane = spans[0];
-    for (r, s) in spans.iter().enumerate().skip(1) {
-        let r = kx.b.i(r as i32);
-        let here = kx.b.icmp(ICmp::Eq, lane, r);
-        of_lane = [0, 1].map(|i| kx.b.select(here, s[i], of_lane[i]));
-    }
-    let items = walk.score_items(kx);
+    let items = score_items(kx, shape, tile, kv_head);
     let (f0, ninf) = (kx.b.f(0.0), kx.b.f(f32::NEG_INFINITY));
     let mut init = vec![ninf, f0];
     init.extend(vec![f0; (tile.value_rows * tile.elements) as usize]);
-    let up = kx.b.add_c(count, tile.blocks as i32 - 1);
-    let trip = kx.b.int_c(IntOp::Div, up, tile.blocks as i32);
     let mut result = Ok(());
-    let total = kx.for_(trip, &init, |kx, t, total| {
-        let s0 = kx.b.mul_c(t, tile.blocks as i32);
-        let left = kx.b.isub(count, s0);
-        let blocks = kx.b.i(tile.blocks as i32);
-        let here = if tile.blocks == 1 { blocks } else { kx.b.int(IntOp::Min, left, blocks) };
-        let mut run = || -> Result<Vec<V>> {
-            walk.scores(kx, s0, here, &items)?;
-            kx.b.barrier();
-            let sums = walk.softmax(kx, s0, here, row0, &spans, of_lane, &total[..2]);
-            kx.b.barrier();
-            let o = walk.values(kx, s0, here, &total[2..])?;
-            Ok([sums, o].concat())
-        };
-        run().unwrap_or_else(|e| {
-            result = Err(e);
-            total.to_vec()
+    let (once, tokens) = (kx.b.i(1), kx.rows_here());
+    let walks = kx.b.select(one, once, tokens);
+    let factors = [arrays[2], arrays[3], arrays[4]];
+    let total = kx.for_(walks, &init, |kx, token, total| {
+        let ends = [zero, last].map(|end| kx.b.select(one, end, token));
+        let [lo0, pos0] = span(kx, shape, ends[0]);
+        let slot = kx.slot();
+        let [lo1, pos1] = span(kx, shape, ends[1]);
+        let (first, end) = (kx.b.lshr(lo0, 5), kx.b.lshr(pos1, 5));
+        let count = kx.b.isub(end, first);
+        let count = kx.b.add_c(count, 1);
+        let nothing = NOTHING.map(|x| kx.b.i(x));
+        let all = [kx.b.select(one, lo1, nothing[0]), kx.b.select(one, pos0, nothing[1])];
+        let (chains, weights) = (arrays[0], arrays[1]);
+        let walk = Walk { shape, tile, kv_head, one, token, slot, some: [lo0, pos1], all, first, chains, weights, factors };
+        let spans: Vec<[V; 2]> = (0..mine)
+            .map(|r| {
+                let (token, _) = token_of(kx, shape, row0, r, mine);
+                walk.span(kx, token)
+            })
+            .collect();
+        let mut of_lane = spans[0];
+        for (r, s) in spans.iter().enumerate().skip(1) {
+            let r = kx.b.i(r as i32);
+            let here = kx.b.icmp(ICmp::Eq, lane, r);
+            of_lane = [0, 1].map(|i| kx.b.select(here, s[i], of_lane[i]));
+        }
+        let up = kx.b.add_c(count, tile.blocks as i32 - 1);
+        let trip = kx.b.int_c(IntOp::Div, up, tile.blocks as i32);
+        kx.for_(trip, total, |kx, t, total| {
+            let s0 = kx.b.mul_c(t, tile.blocks as i32);
+            let left = kx.b.isub(count, s0);
+            let blocks = kx.b.i(tile.blocks as i32);
+            let here = if tile.blocks == 1 { blocks } else { kx.b.int(IntOp::Min, left, blocks) };
+            let mut run = || -> Result<Vec<V>> {
+                walk.scores(kx, s0, here, &items)?;
+                kx.b.barrier();
+                let sums = walk.softmax(kx, s0, here, row0, &spans, of_lane, &total[..2]);
+                kx.b.barrier();
+                let o = walk.values(kx, s0, here, &total[2..])?;
+                Ok([sums, o].concat())
+            };
+            run().unwrap_or_else(|e| {
+                result = Err(e);
+                total.to_vec()
+            })
         })
     });
     result?;
@@ -215,14 +248,14 @@ pub fn tiles(kx: &mut Kx, shape: &Shape, tile: Tile, kv_head: V) -> Result<()> {
     let keeps = kx.b.icmp(ICmp::Lt, lane, lim);
     let at = kx.b.iadd(row0, lane);
     kx.b.barrier();
-    kx.b.store(walk.factors[0], Elem::F32, at, r, Some(keeps));
+    kx.b.store(factors[0], Elem::F32, at, r, Some(keeps));
     kx.b.barrier();
-    let (rows, first_row, elements) = walk.value_place(kx);
+    let (rows, first_row, elements) = tile.value_place(kx, shape.dim);
     for i in 0..rows {
         let (token, head) = token_of(kx, shape, first_row, i, rows);
         let there = kx.go_to(token);
         let at = kx.b.add_c(first_row, i as i32);
-        let r = kx.b.load(walk.factors[0], Elem::F32, at, None);
+        let r = kx.b.load(factors[0], Elem::F32, at, None);
         let h = kx.b.mul_c(kv_head, shape.group() as i32);
         let head = kx.b.iadd(h, head);
         let at = kx.b.mul_c(head, shape.dim as i32);
@@ -243,43 +276,52 @@ struct Item {
     queries: Vec<V>,
 }
 
+/// The score tiles of a warp.
+fn score_items(kx: &mut Kx, shape: &Shape, tile: Tile, kv_head: V) -> Vec<Item> {
+    let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
+    let (lanes, groups) = (shape.order.dot.lanes, tile.rows / tile.score_tile());
+    (0..(lanes * groups * tile.blocks).div_ceil(warps))
+        .map(|t| {
+            let item = kx.b.add_c(warp, (t * warps) as i32);
+            let chain = kx.b.int_c(IntOp::Rem, item, lanes as i32);
+            let rest = kx.b.int_c(IntOp::Div, item, lanes as i32);
+            let (group, block) = (kx.b.int_c(IntOp::Rem, rest, groups as i32), kx.b.int_c(IntOp::Div, rest, groups as i32));
+            let row = kx.b.mul_c(group, tile.score_tile() as i32);
+            let mine = kx.b.int_c(IntOp::Div, lane, (32 / ROW_LANES) as i32);
+            let mine = kx.b.mul_c(mine, tile.score_rows as i32);
+            let row = kx.b.iadd(row, mine);
+            let first = kx.b.mul_c(chain, shape.run() as i32);
+            let queries = (0..tile.score_rows).map(|i| {
+                let (token, head) = token_of(kx, shape, row, i, tile.score_rows);
+                kx.go_to(token);
+                let base = kx.row_base(shape.q);
+                let h = kx.b.mul_c(kv_head, shape.group() as i32);
+                let head = kx.b.iadd(h, head);
+                let at = kx.b.mul_c(head, shape.dim as i32);
+                let at = kx.b.iadd(base, at);
+                kx.b.iadd(at, first)
+            });
+            let queries = queries.collect();
+            Item { block, chain, row, queries }
+        })
+        .collect()
+}
+
 impl Walk<'_> {
+    /// First and last position that a token sees of what is walked.
+    fn span(&self, kx: &mut Kx, token: V) -> [V; 2] {
+        let seen = span(kx, self.shape, token);
+        let its = kx.b.icmp(ICmp::Eq, token, self.token);
+        let its = kx.b.bool_op(BoolOp::Or, self.one, its);
+        let nothing = NOTHING.map(|x| kx.b.i(x));
+        [0, 1].map(|i| kx.b.select(its, seen[i], nothing[i]))
+    }
+
     /// The `s`-th key block: its first element in the cache, and its first key.
     fn block(&self, kx: &mut Kx, s: V) -> Result<(V, V)> {
         let block = kx.b.iadd(self.first, s);
-        let slot = cache_block(kx, self.shape.kv, self.kv_head, block)?;
-        Ok((kx.b.mul_c(slot, (32 * self.shape.dim) as i32), kx.b.shl(block, 5)))
-    }
-
-    fn score_items(&self, kx: &mut Kx) -> Vec<Item> {
-        let (tile, shape) = (self.tile, self.shape);
-        let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
-        let (lanes, groups) = (shape.order.dot.lanes, tile.rows / tile.score_tile());
-        (0..(lanes * groups * tile.blocks).div_ceil(warps))
-            .map(|t| {
-                let item = kx.b.add_c(warp, (t * warps) as i32);
-                let chain = kx.b.int_c(IntOp::Rem, item, lanes as i32);
-                let rest = kx.b.int_c(IntOp::Div, item, lanes as i32);
-                let (group, block) = (kx.b.int_c(IntOp::Rem, rest, groups as i32), kx.b.int_c(IntOp::Div, rest, groups as i32));
-                let row = kx.b.mul_c(group, tile.score_tile() as i32);
-                let mine = kx.b.int_c(IntOp::Div, lane, (32 / ROW_LANES) as i32);
-                let mine = kx.b.mul_c(mine, tile.score_rows as i32);
-                let row = kx.b.iadd(row, mine);
-                let first = kx.b.mul_c(chain, shape.run() as i32);
-                let queries = (0..tile.score_rows).map(|i| {
-                    let (token, head) = token_of(kx, shape, row, i, tile.score_rows);
-                    kx.go_to(token);
-                    let base = kx.row_base(shape.q);
-                    let h = kx.b.mul_c(self.kv_head, shape.group() as i32);
-                    let head = kx.b.iadd(h, head);
-                    let at = kx.b.mul_c(head, shape.dim as i32);
-                    let at = kx.b.iadd(base, at);
-                    kx.b.iadd(at, first)
-                });
-                let queries = queries.collect();
-                Item { block, chain, row, queries }
-            })
-            .collect()
+        let place = cache_block_of(kx, self.shape.kv, self.slot, self.kv_head, block)?;
+        Ok((kx.b.mul_c(place, (32 * self.shape.dim) as i32), kx.b.shl(block, 5)))
     }
 
     /// Chains of the scores of `here` key blocks from the `s0`-th on.
@@ -468,29 +510,10 @@ impl Walk<'_> {
         })
     }
 
-    /// Rows of a lane in the values, the first of them, and its elements.
-    fn value_place(&self, kx: &mut Kx) -> (u32, V, Vec<V>) {
-        let (tile, dim) = (self.tile, self.shape.dim);
-        let (warps, warp, lane) = (kx.b.warps(), kx.b.warp(), kx.b.lane());
-        let row_lanes = tile.rows / tile.value_rows;
-        let (others, n) = (32 / row_lanes, self.vector());
-        let (row, other) = (kx.b.int_c(IntOp::Div, lane, others as i32), kx.b.int_c(IntOp::Rem, lane, others as i32));
-        let (first, at) = (kx.b.mul_c(row, tile.value_rows as i32), kx.b.mul_c(warp, (dim / warps) as i32));
-        let other = kx.b.mul_c(other, n as i32);
-        let at = kx.b.iadd(at, other);
-        let elements = (0..tile.elements).map(|e| kx.b.add_c(at, (e / n * n * others + e % n) as i32));
-        (tile.value_rows, first, elements.collect())
-    }
-
-    /// Elements of a lane that stand side by side.
-    fn vector(&self) -> u32 {
-        [4, 2].into_iter().find(|n| self.tile.elements.is_multiple_of(*n)).unwrap_or(1)
-    }
-
     /// Weighted values of the blocks, joined to what there was.
     fn values(&self, kx: &mut Kx, s0: V, here: V, total: &[V]) -> Result<Vec<V>> {
         let tile = self.tile;
-        let (rows, row, elements) = self.value_place(kx);
+        let (rows, row, elements) = tile.value_place(kx, self.shape.dim);
         let mut result = Ok(());
         let out = kx.for_(here, total, |kx, b, total| {
             let s = kx.b.iadd(s0, b);
@@ -552,7 +575,7 @@ impl Walk<'_> {
     /// Weighted values of one block, rows by elements; `first_key`: not every row sees every key.
     fn weighted(&self, kx: &mut Kx, b: V, base: V, row: V, elements: &[V], first_key: Option<V>) -> Vec<V> {
         let (tile, shape) = (self.tile, self.shape);
-        let (n, rows) = (self.vector() as usize, tile.value_rows);
+        let (n, rows) = (tile.vector() as usize, tile.value_rows);
         let vals = kx.arg(ArgKey::Vals(shape.kv), false);
         // The span of each row.
         let spans: Vec<[V; 2]> = match first_key {
@@ -560,7 +583,7 @@ impl Walk<'_> {
             Some(_) => (0..rows)
                 .map(|i| {
                     let (token, _) = token_of(kx, shape, row, i, rows);
-                    span(kx, shape, token)
+                    self.span(kx, token)
                 })
                 .collect(),
         };

@@ -5,7 +5,7 @@ use gpu_check::random::Random;
 use ir::diag::{Diagnostic, Result};
 use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
-use ir::plan::{Arg, BufferKind, Plan, state};
+use ir::plan::{Arg, BufferKind, Plan, row, state};
 use runtime::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
 use std::time::Instant;
 
@@ -60,6 +60,7 @@ impl Program {
                 }
                 BufferKind::Tokens => 4 * rows.next_multiple_of(16),
                 BufferKind::State => 64,
+                BufferKind::Rows => 4 * u64::from(row::WORDS) * rows.next_multiple_of(4),
             };
             places.push((device.alloc(bytes)?, bytes));
         }
@@ -93,7 +94,7 @@ impl Program {
     /// Indices of the buffers that kernels write, in order of their names.
     fn written(&self) -> Vec<usize> {
         let mut out: Vec<usize> = (0..self.plan.buffers.len())
-            .filter(|&i| !matches!(self.plan.buffers[i].kind, BufferKind::Tokens | BufferKind::State))
+            .filter(|&i| !matches!(self.plan.buffers[i].kind, BufferKind::Tokens | BufferKind::State | BufferKind::Rows))
             .collect();
         out.sort_by(|&a, &b| self.plan.buffers[a].name.cmp(&self.plan.buffers[b].name));
         out
@@ -136,14 +137,20 @@ impl Program {
 
     fn state(&mut self, case: &Case, position: u32, tokens: u32, ids: &[u8]) -> Result<()> {
         let mut words = [0u32; state::WORDS as usize];
-        words[state::POSITION as usize] = position;
         words[state::TOKENS as usize] = tokens;
+        words[state::OUTPUTS as usize] = tokens;
         words[state::RING_BLOCKS as usize] = case.ring;
         words[state::FULL_BLOCKS as usize] = case.full;
+        let mut rows = vec![0u32; (tokens * row::WORDS) as usize];
+        for r in 0..tokens {
+            let entry = &mut rows[(r * row::WORDS) as usize..];
+            (entry[row::POSITION as usize], entry[row::OUTPUT as usize]) = (position + r, r);
+        }
         for (b, &(id, _)) in self.plan.buffers.iter().zip(&self.places) {
             match b.kind {
                 BufferKind::State => self.device.write(id, 0, &words.map(u32::to_le_bytes).concat())?,
                 BufferKind::Tokens => self.device.write(id, 0, ids)?,
+                BufferKind::Rows => self.device.write(id, 0, &rows.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>())?,
                 _ => {}
             }
         }

@@ -20,7 +20,7 @@ const DECODED: usize = 16;
 type Outcome = (Vec<u32>, Vec<u32>);
 
 fn open(device: Box<dyn Device>, plan: Plan, code: &[u8], source: &RandomWeights) -> Result<Session> {
-    let limits = Limits { context: 256, chunk: 64, slack: 0, outputs: 64 };
+    let limits = Limits { slots: 1, context: 256, chunk: 64, slack: 0, outputs: 64 };
     Session::new(device, plan, code, source, limits, &mut |_, _| {})
 }
 
