@@ -120,7 +120,7 @@ impl<'a> Kx<'a> {
     pub fn new(g: &'a Graph, s: Schedule, name: &str, warps: u32, rows: Rows, tile: u32, needs: Vec<Vec<u32>>) -> Self {
         let mut b = Builder::new(name, warps);
         // The wish is for blocks of matmuls; larger ones would have too few registers.
-        b.min_blocks(if warps > s.warps { s.min_blocks * s.warps / warps } else { s.min_blocks });
+        b.min_blocks(if warps > s.warps { (s.min_blocks * s.warps / warps).max(s.min_blocks.min(1)) } else { s.min_blocks });
         let (args, rings, starts) = (vec![], BTreeMap::new(), vec![]);
         let out = b.block_y();
         let mut kx = Kx {

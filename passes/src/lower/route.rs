@@ -111,7 +111,7 @@ pub fn argmax(kx: &mut Kx, id: NodeId) -> Result<()> {
     let (ninf, zero) = (kx.b.f(f32::NEG_INFINITY), kx.b.i(0));
     let none = kx.b.i(width as i32);
     // Elements that a lane reads together, four by four.
-    let together = [16, 4, 1].into_iter().find(|n| width.is_multiple_of(32 * n)).unwrap_or(1);
+    let together = [32, 16, 4, 1].into_iter().find(|n| width.is_multiple_of(32 * n)).unwrap_or(1);
     let wide = together.min(4);
     let vecs = width / (32 * together);
     let mem = kx.arg(ArgKey::Value(x), false);

@@ -159,7 +159,7 @@ impl RowCx {
         }
         // All warps read it again and again: from shared memory.
         let here = kx.shared("q24", bytes);
-        self.units(kx, (bytes / 4).div_ceil(32), |_, kx, units| {
+        self.units(kx, (bytes / 4).div_ceil(32), 8, |_, kx, units| {
             let mut all = vec![];
             for &(unit, exists) in units {
                 let (i, pred) = element(kx, unit, 0, bytes / 4);
@@ -261,13 +261,19 @@ impl RowCx {
         kx.load_plain(id, at)
     }
 
-    /// Runs `f` for the units that this warp owns, several at once: warp `w` of `warps` takes `w, w + warps, ...`. A unit past the
+    /// Runs `f` for the units that this warp owns, several at once, each with so many words in registers: warp `w` of `warps` takes `w, w + warps, ...`. A unit past the
     /// end is replaced by the last, and comes with what says so.
-    fn units(&self, kx: &mut Kx, count: u32, mut f: impl FnMut(&Self, &mut Kx, &[(V, Option<V>)]) -> Result<()>) -> Result<()> {
+    fn units(
+        &self,
+        kx: &mut Kx,
+        count: u32,
+        words: u32,
+        mut f: impl FnMut(&Self, &mut Kx, &[(V, Option<V>)]) -> Result<()>,
+    ) -> Result<()> {
         let (warps, warp) = (kx.b.warps(), kx.b.warp());
         let trip = kx.b.i(count.div_ceil(warps) as i32);
         let mut result = Ok(());
-        kx.for_together(trip, 8, &[], |kx, ts, _| {
+        kx.for_together(trip, words, &[], |kx, ts, _| {
             let units: Vec<_> = ts
                 .iter()
                 .map(|&t| {
@@ -294,7 +300,7 @@ impl RowCx {
     /// Computes all elements of a row, and gives each with its index, where the predicate holds, to `to`.
     fn row_elements(&self, kx: &mut Kx, id: NodeId, mut to: impl FnMut(&mut Kx, V, V, Option<V>)) -> Result<()> {
         let width = kx.g.node(id).ty.width();
-        self.units(kx, width.div_ceil(32), |this, kx, units| {
+        self.units(kx, width.div_ceil(32), 8, |this, kx, units| {
             let mut all = vec![];
             for &(unit, exists) in units {
                 let (i, pred) = element(kx, unit, 0, width);
@@ -419,7 +425,8 @@ impl RowCx {
         }
         let first = dst[0].0;
         let vecs = group / 32;
-        self.units(kx, width / group, |this, kx, units| {
+        // What is computed of a group waits in a dozen registers for each 32 elements.
+        self.units(kx, width / group, 12 * vecs, |this, kx, units| {
             let mut groups = vec![];
             for &(unit, exists) in units {
                 let mut vals = vec![];

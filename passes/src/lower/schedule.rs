@@ -46,14 +46,14 @@ impl Schedule {
         most_blocks: 0,
         mma: 0,
     };
-    /// Four lanes per row, 16-byte loads; three blocks a multiprocessor: fewer registers spill, and more are not asked for by itself.
+    /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
     pub const GPU: Schedule = Schedule {
         warps: 4,
         chain_lanes: 4,
         vec: 4,
         tiles: 1,
         stages: 0,
-        min_blocks: 3,
+        min_blocks: 4,
         tokens: 1,
         ahead: 80,
         row_warps: 16,
@@ -65,7 +65,7 @@ impl Schedule {
     /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
     pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
-    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, ahead: 0, split: 1, mma: 32, ..Schedule::GPU };
+    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, min_blocks: 2, ahead: 0, split: 1, mma: 32, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {

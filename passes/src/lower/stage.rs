@@ -470,7 +470,8 @@ impl<'a> Part<'a> {
         };
         // Weights are on their way before the row is looked at, which may not be there yet.
         let mut early: BTreeMap<NodeId, Vec<Loaded>> = BTreeMap::new();
-        if per_block <= warps && self.tile(kx) == 1 {
+        let all: u32 = mats.iter().map(Matrix::tile_words).sum();
+        if per_block <= warps && self.tile(kx) == 1 && (sum.is_some() || all <= kx.s.ahead) {
             let zero = kx.b.i(0);
             let (tile, _) = locate(kx, zero);
             let mut room = kx.s.ahead;
