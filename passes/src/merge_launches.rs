@@ -18,7 +18,7 @@ pub const MAX_STAGES: usize = 3;
 pub struct Candidate {
     /// Stages that must run in an earlier launch; all before this one.
     pub waits: Vec<usize>,
-    /// Leading rows, and how a block computes them; only equal ones share a launch.
+    /// Leading rows; only equal ones share a launch.
     pub rows: u8,
     /// Shares with none.
     pub solo: bool,
@@ -76,8 +76,7 @@ fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().filter(|x| b.binary_search(x).is_ok()).count()
 }
 
-/// The stages of a graph as candidates. `apart`: exact matmuls share launches with
-/// one another only, and so do those of chosen experts.
+/// The stages of a graph as candidates. `apart`: an exact matmul has a launch of its own.
 pub fn candidates(g: &Graph, stages: &[Stage], apart: bool) -> Vec<Candidate> {
     let mut stored = BTreeMap::new();
     for (i, s) in stages.iter().enumerate() {
@@ -95,13 +94,9 @@ pub fn candidates(g: &Graph, stages: &[Stage], apart: bool) -> Vec<Candidate> {
             let mut nodes: Vec<u32> = s.nodes.iter().map(|n| n.0).collect();
             nodes.sort_unstable();
             let solo = s.nodes.iter().any(|&n| matches!(g.node(n).op, Op::Attention { .. } | Op::Argmax));
-            let exact = |&n: &NodeId| match g.node(n).op {
-                Op::QLinear { .. } => 0x80,
-                Op::QExpertLinear { .. } => 0x40,
-                _ => 0,
-            };
+            let exact = |&n: &NodeId| matches!(g.node(n).op, Op::QLinear { .. } | Op::QExpertLinear { .. });
+            let solo = solo || apart && s.nodes.iter().any(exact);
             let rows = s.stores.iter().map(|&n| rows_of(g, n) as u8).max().unwrap_or(0);
-            let rows = if apart { s.nodes.iter().map(exact).fold(rows, |rows, own| rows | own) } else { rows };
             Candidate { waits, rows, solo, nodes, shared: of_stage(g, &s.nodes) }
         })
         .collect()

@@ -129,8 +129,10 @@ fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Ke
     // A row beside a matmul of many blocks makes do with their warps: more would stand idle in all of them.
     let most = parts.iter().map(|p| p.grid_x).max().unwrap_or(1);
     let warps = parts.iter().filter(|p| most <= 32 || p.grid_x > 32).map(|p| p.warps).max().unwrap_or(1);
-    let min_blocks = if parts[0].on_matrix_units().is_some() { s.min_blocks.min(mma::BLOCKS) } else { s.min_blocks };
-    let mut kx = Kx::new(g, Schedule { min_blocks, ..*s }, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
+    let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
+    if parts[0].on_matrix_units().is_some() {
+        kx.b.min_blocks(mma::BLOCKS);
+    }
     let bx = kx.b.block_x();
     if let [part] = parts {
         kx.begin_part();

@@ -62,15 +62,14 @@ impl Tile {
         let t = Tile { rows: s.mma, per_warp: 4, stages: 0, run, runs: group / run, words, parked: 0 };
         let staged = |t: Tile| Tile { stages: MAX_STAGES.min((SHARED_BUDGET - t.parked_bytes()) / t.slot(l)), ..t };
         let deep = ends(&walk(l)).iter().any(|e| e.after > 1);
-        let tiles = [4, 2, 1].map(|per_warp| Tile { per_warp, ..t });
-        // Experts walk over tiles of rows, and that takes registers too: their tiles are narrower.
-        let parked = staged(Tile { parked: 1, ..tiles[usize::from(l.stack > 1)] });
+        let tiles = [4, 2].map(|per_warp| Tile { per_warp, ..t });
+        // Experts walk over tiles of rows, the planes of a long group and words of 8-bit codes are many: all that takes registers.
+        let narrow = usize::from(l.stack > 1 || t.runs > 1 || words == 4);
+        let parked = staged(Tile { parked: 1, ..tiles[narrow] });
         if deep && t.runs == 1 && parked.stages >= 2 {
             return Some(parked);
         }
-        // The planes of a long group take many registers.
-        let first = usize::from(t.runs > 1) + usize::from(l.stack > 1);
-        tiles[first..].iter().map(|&t| staged(t)).find(|t| t.stages >= 2)
+        tiles[narrow..].iter().map(|&t| staged(t)).find(|t| t.stages >= 2)
     }
 
     /// Warps side by side along the matrix; the others are side by side along the chunk.
@@ -169,9 +168,12 @@ impl Block<'_> {
         let down = t.rows / 16;
         let (at_m, at_n) = (kx.b.int_c(IntOp::Rem, warp, down as i32), kx.b.int_c(IntOp::Div, warp, down as i32));
         let row0 = kx.b.mul_c(at_m, 16);
+        // Rows of the results of this lane: two of each eight.
+        let pair = kx.b.mul_c(quad, 2);
+        let first = kx.b.iadd(row0, pair);
+        let rows = [0, 1, 8, 9].map(|r| kx.b.add_c(first, r));
+        let xs = rows.iter().map(|&r| x(kx, r)).collect::<Result<Vec<_>>>()?;
         let row0 = kx.b.iadd(row0, g);
-        let rows = [row0, kx.b.add_c(row0, 8)];
-        let xs = [x(kx, rows[0])?, x(kx, rows[1])?];
         let thread = kx.b.mul_c(warp, 32);
         let thread = kx.b.iadd(thread, lane);
         let from_planes = self.plane_copies(kx, thread, &mut x)?;
@@ -196,8 +198,7 @@ impl Block<'_> {
         let code_at = kx.b.add_c(code_at, words(planes));
         let params = l.format.params() as i32;
         let param_at = kx.b.mul_c(tile0, 8 * params);
-        let pair = kx.b.mul_c(quad, 2);
-        let param_at = kx.b.iadd(param_at, pair);
+        let param_at = kx.b.iadd(param_at, g);
         let param_at = kx.b.add_c(param_at, words(planes + codes));
         let plane_at = kx.b.mul_c(row0, words(t.run));
         let of_lane = kx.b.mul_c(quad, words(t.run / 4));
@@ -259,16 +260,16 @@ impl Block<'_> {
         }
         let (codes_at, params_at) = (kx.b.iadd(base, code_at), kx.b.iadd(base, param_at));
         let mut accs = params_in[..outputs].to_vec();
-        for j in 0..t.per_warp {
-            let of_group = self.group(kx, ring, codes_at, j, &a, [rest[2], rest[5]]);
+        let meta = |r: usize| [rest[3 * r], rest[3 * r + 1], rest[3 * r + 2]];
+        for (j, accs) in (0..).zip(accs.chunks_mut(8)) {
+            let sums = self.group(kx, ring, codes_at, j, &a, [0, 1, 2, 3].map(|r| meta(r)[2]));
             let s = self.scales(kx, ring, params_at, j);
-            for (i, p) in of_group.into_iter().enumerate() {
-                let (scale, s_x) = (rest[i / 2 * 3], rest[i / 2 * 3 + 1]);
-                let (s, beta) = s[i % 2];
+            for (i, p) in sums.into_iter().flatten().enumerate() {
+                let [scale, s_x, _] = meta(i / 4 * 2 + i % 2);
+                let (s, beta) = s[i % 4 / 2];
                 let bs = kx.b.mul(beta, s_x);
                 let u = kx.b.fma(s, p, bs);
-                let acc = &mut accs[4 * j as usize + i];
-                *acc = kx.b.fma(scale, u, *acc);
+                accs[i] = kx.b.fma(scale, u, accs[i]);
             }
         }
         let park = Park { mem: parked, thread, outputs, levels: t.parked as usize };
@@ -311,15 +312,15 @@ impl Block<'_> {
 
         let first = kx.b.iadd(self.first, tile0);
         let first = kx.b.mul_c(first, 8);
-        let first = kx.b.iadd(first, pair);
+        let first = kx.b.iadd(first, g);
         let mut all = vec![];
         for (k, value) in values.into_iter().enumerate() {
-            let column = kx.b.add_c(first, (k / 4 * 8 + k % 2) as i32);
+            let column = kx.b.add_c(first, (k / 8 * 16 + k % 4 / 2 * 8) as i32);
             let exists = (!l.rows.is_multiple_of(8 * t.tiles())).then(|| {
                 let lim = kx.b.i(l.rows as i32);
                 kx.b.icmp(ICmp::Lt, column, lim)
             });
-            all.push(Product { row: rows[k % 4 / 2], column, exists, value });
+            all.push(Product { row: rows[k / 4 % 2 * 2 + k % 2], column, exists, value });
         }
         Ok(all)
     }
@@ -397,55 +398,59 @@ impl Block<'_> {
         out
     }
 
-    /// The rounded sums of a group for tile `j` of the warp: its codes lie at word `at` of the ring, planes are in `a`.
-    fn group(&self, kx: &mut Kx, ring: Mem, at: V, j: u32, a: &[[Vec<V>; 2]], corrections: [V; 2]) -> [V; 4] {
+    /// The rounded sums of a group for two tiles of the warp from `2j` on, of its first eight rows and of the others: codes lie
+    /// at word `at` of the ring, planes are in `x`. The matrix is the left factor: what is unpacked may lie in any registers, and
+    /// what is read of a row of x lies in consecutive ones, as the right factor does.
+    fn group(&self, kx: &mut Kx, ring: Mem, at: V, j: u32, x: &[[Vec<V>; 2]], corrections: [V; 4]) -> [[V; 4]; 2] {
         let (t, place) = (self.tile, self.mat.l.format.place());
         let none = kx.b.i(0);
-        let mut sums = [[none; 4]; 3];
+        let mut sums = [[[none; 4]; 3]; 2];
         if place == 8 {
             // Codes are stored less 128: what the low planes lack is 128 times their sum.
-            let [c, d] = corrections;
-            sums[2] = [c, c, d, d];
+            let [a, b, c, d] = corrections;
+            (sums[0][2], sums[1][2]) = ([a, b, a, b], [c, d, c, d]);
         }
         for r in 0..t.runs {
-            let at = kx.b.add_c(at, (r * t.words * t.stride() / 4 + j * 32) as i32);
-            let words = kx.b.load_n(ring, Elem::I32, at, t.words as usize, None);
+            let tiles = [0, 1].map(|h| {
+                let at = kx.b.add_c(at, (r * t.words * t.stride() / 4 + (2 * j + h) * 32) as i32);
+                kx.b.load_n(ring, Elem::I32, at, t.words as usize, None)
+            });
             for i in 0..(t.run / 32) as usize {
+                let [v, w] = &tiles;
                 let (high, low) = if place == 8 {
-                    let low = [words[2 * i], words[2 * i + 1]];
+                    let low = [v[2 * i], w[2 * i], v[2 * i + 1], w[2 * i + 1]];
                     (low.map(|w| kx.b.int_c(IntOp::Xor, w, 0x8080_8080u32 as i32)), low)
                 } else {
-                    let up = kx.b.lshr(words[i], 4);
-                    let both = [words[i], up].map(|w| kx.b.int_c(IntOp::And, w, 0x0f0f_0f0f));
+                    let up = [v[i], w[i]].map(|w| kx.b.lshr(w, 4));
+                    let both = [v[i], w[i], up[0], up[1]].map(|w| kx.b.int_c(IntOp::And, w, 0x0f0f_0f0f));
                     (both, both)
                 };
-                for (p, sums) in sums.iter_mut().enumerate() {
-                    let [x, y] = &a[p * t.runs as usize + r as usize];
-                    let x = [x[2 * i], y[2 * i], x[2 * i + 1], y[2 * i + 1]];
-                    *sums = match p {
-                        0 => kx.b.mma(true, false, x, high, *sums),
-                        _ => kx.b.mma(false, place == 8, x, low, *sums),
-                    };
+                for p in 0..3 {
+                    for (sums, x) in sums.iter_mut().zip(&x[p * t.runs as usize + r as usize]) {
+                        let x = [x[2 * i], x[2 * i + 1]];
+                        sums[p] = match p {
+                            0 => kx.b.mma(false, true, high, x, sums[p]),
+                            _ => kx.b.mma(place == 8, false, low, x, sums[p]),
+                        };
+                    }
                 }
             }
         }
-        std::array::from_fn(|i| math::quant::join(&mut kx.b, sums[0][i], sums[1][i], sums[2][i]))
+        sums.map(|of| std::array::from_fn(|i| math::quant::join(&mut kx.b, of[0][i], of[1][i], of[2][i])))
     }
 
-    /// Scale and offset of a group for the two columns of this lane in tile `j` of the warp.
+    /// Scale and offset of a group for this lane's row of each of two tiles of the warp from `2j` on.
     fn scales(&self, kx: &mut Kx, ring: Mem, at: V, j: u32) -> [(V, V); 2] {
         let Format::Affine { scales, .. } = self.mat.l.format else { return [(at, at); 2] };
         let params = self.mat.l.format.params();
-        let at = kx.b.add_c(at, (8 * params * j) as i32);
-        if scales == Dtype::F32 {
-            let s = kx.b.load_n(ring, Elem::F32, at, 2, None);
-            let at = kx.b.add_c(at, 8);
-            let beta = kx.b.load_n(ring, Elem::F32, at, 2, None);
-            return [(s[0], beta[0]), (s[1], beta[1])];
-        }
-        let words = kx.b.load_n(ring, Elem::I32, at, 2, None);
-        [words[0], words[1]].map(|w| {
-            let both = numbers(&mut kx.b, scales, w);
+        [0, 1].map(|h| {
+            let at = kx.b.add_c(at, (8 * params * (2 * j + h)) as i32);
+            if scales == Dtype::F32 {
+                let far = kx.b.add_c(at, 8);
+                return (kx.b.load(ring, Elem::F32, at, None), kx.b.load(ring, Elem::F32, far, None));
+            }
+            let word = kx.b.load(ring, Elem::I32, at, None);
+            let both = numbers(&mut kx.b, scales, word);
             (both[0], both[1])
         })
     }
