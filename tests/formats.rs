@@ -39,6 +39,7 @@ const SCHEDULES: [Schedule; 4] = [
         split: 2,
         most_blocks: 0,
         mma: 0,
+        grouped: 0,
     },
     Schedule {
         warps: 4,
@@ -53,6 +54,7 @@ const SCHEDULES: [Schedule; 4] = [
         split: 4,
         most_blocks: 32,
         mma: 0,
+        grouped: 0,
     },
 ];
 

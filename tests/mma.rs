@@ -30,7 +30,7 @@ fn meant(g: &Graph, source: &Made, ids: &[u32], from: usize) -> Vec<f32> {
 }
 
 fn planned(g: &Graph, mma: u32) -> Plan {
-    prefill(g, &Options { schedule: Schedule { mma, ..Schedule::GPU_PREFILL }, ..Options::default() })
+    prefill(g, &Options { schedule: Schedule { mma, grouped: 1, ..Schedule::GPU_PREFILL }, ..Options::default() })
 }
 
 fn products(b: &Block) -> usize {

@@ -28,6 +28,8 @@ pub struct Schedule {
     /// Rows of a chunk that a block of 8 warps multiplies on integer matrix units, where a matrix lies so that it can: 16, 32 or
     /// 64; 0 for none. Matmuls then stand alone in their kernels.
     pub mma: u32,
+    /// 1: matmuls of experts are computed there too, all rows that chose one together; 0: row by row.
+    pub grouped: u32,
 }
 
 impl Schedule {
@@ -45,21 +47,23 @@ impl Schedule {
         split: 1,
         most_blocks: 0,
         mma: 0,
+        grouped: 0,
     };
-    /// Four lanes per row, 16-byte loads; four blocks a multiprocessor, as the assembler else saves registers by spilling.
+    /// Four lanes per row, 16-byte loads; three blocks a multiprocessor: with more, kernels of two matmuls spill.
     pub const GPU: Schedule = Schedule {
         warps: 4,
         chain_lanes: 4,
         vec: 4,
         tiles: 1,
         stages: 0,
-        min_blocks: 4,
+        min_blocks: 3,
         tokens: 1,
         ahead: 80,
         row_warps: 16,
         split: 4,
         most_blocks: 528,
         mma: 0,
+        grouped: 0,
     };
 
     /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
@@ -79,32 +83,60 @@ impl Schedule {
             && [1, 2, 4].contains(&self.split)
             && [1, 2, 4, 8, 16, 32].contains(&self.row_warps)
             && (self.most_blocks == 0 || (32..=1 << 16).contains(&self.most_blocks))
-            && [0, 16, 32, 64].contains(&self.mma);
+            && [0, 16, 32, 64].contains(&self.mma)
+            && self.grouped <= 1;
         if ok { Ok(()) } else { Err(format!("not a schedule: {self:?}")) }
     }
 }
 
 impl std::fmt::Display for Schedule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma } =
-            self;
+        let Schedule {
+            warps,
+            chain_lanes,
+            vec,
+            tiles,
+            stages,
+            min_blocks,
+            tokens,
+            ahead,
+            row_warps,
+            split,
+            most_blocks,
+            mma,
+            grouped,
+        } = self;
         write!(
             f,
-            "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{row_warps}/{split}/{most_blocks}/{mma}"
+            "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{row_warps}/{split}/{most_blocks}/{mma}/{grouped}"
         )
     }
 }
 
 impl Schedule {
-    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/row_warps/split/most_blocks/mma.
+    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/row_warps/split/most_blocks/mma/grouped.
     pub fn parse(text: &str) -> Option<Schedule> {
         let n: Vec<u32> = text.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma] = n[..]
+        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma, grouped] =
+            n[..]
         else {
             return None;
         };
-        let s =
-            Schedule { warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma };
+        let s = Schedule {
+            warps,
+            chain_lanes,
+            vec,
+            tiles,
+            stages,
+            min_blocks,
+            tokens,
+            ahead,
+            row_warps,
+            split,
+            most_blocks,
+            mma,
+            grouped,
+        };
         s.check().is_ok().then_some(s)
     }
 }

@@ -35,7 +35,7 @@ pub fn fits(g: &Graph, s: &Schedule, stage: &Stage, rows: Rows) -> Result<Option
         Op::QExpertLinear { .. } => Some(n.inputs[2]),
         _ => return Ok(None),
     };
-    if s.mma == 0 || rows != Rows::Tokens {
+    if s.mma == 0 || rows != Rows::Tokens || route.is_some() && s.grouped == 0 {
         return Ok(None);
     }
     let l = layout(g, s, n.inputs[1], order_of(g, id)?)?;

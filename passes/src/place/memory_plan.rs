@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn buf(b: u32, write: bool) -> Buf {
-        Buf { name: format!("v{b}"), write }
+        Buf { name: format!("v{b}"), write, fixed: false }
     }
 
     fn no_overlap(p: &Plan, lives: &[Life]) {
