@@ -209,7 +209,7 @@ impl<'a> Part<'a> {
             Family::Join(shape, out) => out.grid(s, &shape),
             Family::Tiles(shape, _) => shape.kv_heads,
         };
-        let tiled = matches!(family, Family::Tiles(..))
+        let tiled = matches!(family, Family::Tiles(..) | Family::Mma(..))
             || !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
         Ok(Part { stage, grid_x, warps, rows, tiled, family, prologue, matmuls, epilogue, split })
     }
