@@ -72,7 +72,7 @@ fn phases_of(form: Form) -> &'static (Phases, Vec<u8>) {
         let schedule = match form {
             Fused => Schedule { tokens: 4, ..Schedule::HOST },
             Unfused => Schedule { tokens: 2, ..Schedule::HOST },
-            Gpu => Schedule::parse("4/4/4/1/0/0/8/80/16/4/0/0").expect("a schedule"),
+            Gpu => Schedule::parse("4/4/4/1/0/0/8/80/16/4/0/0/0").expect("a schedule"),
         };
         let options = Options { schedule, ..options };
         let phases = phases(&through_passes(model(), &options), &options);
