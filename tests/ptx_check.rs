@@ -37,12 +37,15 @@ fn kernels_of(graph: Graph, fuse: bool, schedule: Schedule) -> Vec<Kernel> {
         o.switches.insert(pass.into(), fuse);
     }
     let manager = Manager::default();
-    let run = |m: &mut Module, p: Pipeline| {
-        manager.run(m, &p, &o, &mut []).unwrap_or_else(|f| panic!("{}", f.diagnostic));
+    let run = |m: &mut Module, p: Pipeline, o: &Options| {
+        manager.run(m, &p, o, &mut []).unwrap_or_else(|f| panic!("{}", f.diagnostic));
     };
-    run(&mut m, Pipeline::graph());
+    run(&mut m, Pipeline::graph(), &o);
     if schedule.tokens == 1 {
-        run(&mut m, Pipeline::plan());
+        // Fused as programs for GPUs are.
+        o.rules_off.extend(isobit::target::Class::Gpu.rules_off().iter().map(|r| r.to_string()));
+        (m.graph.stages, m.graph.launches) = (vec![], vec![]);
+        run(&mut m, Pipeline::fusing_anew(), &o);
         return m.plan.unwrap().kernels;
     }
     // Of a plan for chunks what has tiles; fused as for the host, where most matmuls of small models have them.

@@ -119,7 +119,9 @@ fn tile(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> u32 {
     if let Some((rows, _)) = parts[0].on_matrix_units() {
         return rows;
     }
-    let most = if parts.iter().any(|p| p.tiled) { s.tokens } else { 1 };
+    // Logits are asked for of few rows.
+    let most = if parts[0].rows == Rows::Outputs { s.tokens.min(2) } else { s.tokens };
+    let most = if parts.iter().any(|p| p.tiled) { most } else { 1 };
     let fits = |t: &u32| shared::pooled(&needs(g, parts, *t)) <= shared::SHARED_BUDGET;
     [8, 4, 2].into_iter().filter(|t| *t <= most).find(fits).unwrap_or(1)
 }
@@ -132,6 +134,10 @@ fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Ke
     let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
     if parts[0].on_matrix_units().is_some() {
         kx.b.min_blocks(mma::BLOCKS);
+    }
+    if parts.iter().any(stage::Part::joins_experts) {
+        // Two experts' matmuls and what follows them take more registers than three blocks leave.
+        kx.b.min_blocks(s.min_blocks.min(2));
     }
     let bx = kx.b.block_x();
     if let [part] = parts {

@@ -69,7 +69,8 @@ impl Schedule {
     /// The same for chunks of many tokens: the sums of two rows fit the registers beside what is unpacked for them.
     pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
-    pub const GPU_PREFILL: Schedule = Schedule { tokens: 4, min_blocks: 2, ahead: 0, split: 1, mma: 32, grouped: 1, ..Schedule::GPU };
+    pub const GPU_PREFILL: Schedule =
+        Schedule { tokens: 4, min_blocks: 2, ahead: 0, split: 1, mma: 32, grouped: 1, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {

@@ -64,6 +64,8 @@ pub struct Part<'a> {
     epilogue: Vec<NodeId>,
     /// Lanes that share a group of the matmuls' weights.
     split: u32,
+    /// Matmuls of experts.
+    experts: usize,
 }
 
 fn is_matmul(g: &Graph, id: NodeId) -> bool {
@@ -211,7 +213,13 @@ impl<'a> Part<'a> {
         };
         let tiled = matches!(family, Family::Tiles(..) | Family::Mma(..))
             || !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
-        Ok(Part { stage, grid_x, warps, rows, tiled, family, prologue, matmuls, epilogue, split })
+        let experts = matmuls.iter().filter(|&&id| is_expert_matmul(g, id)).count();
+        Ok(Part { stage, grid_x, warps, rows, tiled, family, prologue, matmuls, epilogue, split, experts })
+    }
+
+    /// Are matmuls of experts joined in it?
+    pub fn joins_experts(&self) -> bool {
+        self.experts > 1
     }
 
     /// Rows of a block, if it is no choice.
@@ -237,6 +245,7 @@ impl<'a> Part<'a> {
             matmuls,
             epilogue,
             split: 1,
+            experts: 0,
         })
     }
 

@@ -63,8 +63,8 @@ impl Tile {
         let staged = |t: Tile| Tile { stages: MAX_STAGES.min((SHARED_BUDGET - t.parked_bytes()) / t.slot(l)), ..t };
         let deep = ends(&walk(l)).iter().any(|e| e.after > 1);
         let tiles = [4, 2].map(|per_warp| Tile { per_warp, ..t });
-        // Experts walk over tiles of rows, the planes of a long group and words of 8-bit codes are many: all that takes registers.
-        let narrow = usize::from(l.stack > 1 || t.runs > 1 || words == 4);
+        // Experts walk over tiles of rows, the planes of a long group and words of groups of 64 are many: all that takes registers.
+        let narrow = usize::from(l.stack > 1 || t.runs > 1 || words > 1);
         let parked = staged(Tile { parked: 1, ..tiles[narrow] });
         if deep && t.runs == 1 && parked.stages >= 2 {
             return Some(parked);
