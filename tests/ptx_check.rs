@@ -252,13 +252,16 @@ fn check(kernels: &[(&String, &Kernel)], target: Target, at: &Path) -> Vec<Resul
         Ok(counts) => counts.into_iter(),
         Err(e) => return vec![Err(format!("{}: {e}", place(kernels[0].0)))],
     };
-    let judge = |((name, k), made): (&(&String, &Kernel), Result<(Counts, Assembled), String>)| {
+    let judge = |((name, k), made): (&(&String, &Kernel), Made)| {
         let (text, a) = made?;
         let sass = counts.next().ok_or_else(|| format!("{}: no disassembly", place(name)))?;
         verdict(k, text, &a, sass).map_err(|e| format!("{}: {e}", place(name))).map(|line| format!("{}: {line}", place(name)))
     };
     kernels.iter().zip(made).map(judge).collect()
 }
+
+/// A kernel's code with the float operations of its PTX.
+type Made = Result<(Counts, Assembled), String>;
 
 /// Compiles and assembles a kernel; the float operations of its PTX.
 fn made(k: &Kernel, target: Target, at: &Path) -> Result<(Counts, Assembled), String> {

@@ -124,6 +124,26 @@ fn ptx_is_the_same_twice() {
     }
 }
 
+/// Weights are read at once; all else is read and written after the wait for earlier launches, and not through the cache of what
+/// never changes. Every kernel waits before it ends.
+#[test]
+fn what_earlier_launches_write_is_waited_for() {
+    let mut b = Builder::new("waits", 1);
+    let (w, x, y) = (b.fixed("w"), b.buf("x", false), b.buf("y", true));
+    let lane = b.lane();
+    let weight = b.load(w, Elem::F32, lane, None);
+    let value = b.load(x, Elem::F32, lane, None);
+    let sum = b.add(weight, value);
+    b.store(y, Elem::F32, lane, sum, None);
+    let p = ptx(&[&b.finish()], Target::Sm90).unwrap().remove(0);
+    let at = |part: &str| p.find(part).unwrap_or_else(|| panic!("no {part} in\n{p}"));
+    assert!(at("ld.global.nc.b32") < at("griddepcontrol.wait") && at("griddepcontrol.wait") < at("ld.global.b32"), "{p}");
+    assert!(at("griddepcontrol.wait") < at("st.global"), "{p}");
+    assert_eq!(p.matches("ld.global.nc").count(), 1, "{p}");
+    let idle = Builder::new("idle", 1).finish();
+    assert!(ptx(&[&idle], Target::Sm90).unwrap()[0].contains("griddepcontrol.wait"));
+}
+
 #[test]
 fn ptx_has_the_right_forms() {
     let (k, _) = random::kernel(1, 4, 10);
@@ -135,7 +155,7 @@ fn ptx_has_the_right_forms() {
 
     let mut b = Builder::new("forms", 2);
     b.min_blocks(3);
-    let (x, y) = (b.buf("x", false), b.buf("y", true));
+    let (x, y) = (b.fixed("x"), b.buf("y", true));
     let s = b.shared("s", 2048);
     let (lane, w) = (b.lane(), b.warp());
     let at = b.mul_c(w, 32);

@@ -43,7 +43,7 @@ const PLAN: &str = r#"plan {
 
 const KERNELS: &str = r#"kernel from_weight warps=1 min_blocks=0 {
   buf ids read
-  buf w read
+  buf w fixed
   buf y write
   %0 = lane
   %1 = load.i32 buf.ids[%0]
@@ -242,6 +242,7 @@ const RULES: &[(&str, &str, &str, &str)] = &[
     ("  launch \"mid\"", "b2, ", "", "E0353"),
     ("  launch \"mid\"", "b2, ", "b2, b2, ", "E0353"),
     ("  launch \"mid\"", "b3)", "w1)", "E0354"),
+    ("  launch \"embed\"", "w0", "b1", "E0364"),
     ("  launch \"mid\"", "b2", "b4", "E0355"),
     ("  launch \"mid\"", "b2", "b3", "E0356"),
     ("  launch \"write\"", "b6", "b4", "E0356"),

@@ -176,7 +176,7 @@ fn errors_of_the_frame() {
     let head = "kernel k warps=1 min_blocks=0 {\n";
     assert_eq!(fails(head), ["E0102 line 2, column 1: expected an instruction or `}`, found end of input"]);
     assert_eq!(fails(&format!("{head}}}\n}}")), ["E0102 line 3, column 1: expected `kernel`, found `}`"]);
-    assert_eq!(fails(&format!("{head}buf x\n}}")), ["E0102 line 3, column 1: expected `read` or `write`, found `}`"]);
+    assert_eq!(fails(&format!("{head}buf x\n}}")), ["E0102 line 3, column 1: expected `read`, `fixed` or `write`, found `}`"]);
 }
 
 #[test]

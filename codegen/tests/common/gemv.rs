@@ -8,7 +8,7 @@ use ir::math::Arith;
 /// bias; activations per group: 3 planes of 16 words, 2^e and the sum.
 pub fn gemv(groups: u32, warps: u32) -> Kernel {
     let mut b = Builder::new("gemv", warps);
-    let (w, sb, x, xs, y) = (b.buf("w", false), b.buf("sb", false), b.buf("x", false), b.buf("xs", false), b.buf("y", true));
+    let (w, sb, x, xs, y) = (b.fixed("w"), b.buf("sb", false), b.buf("x", false), b.buf("xs", false), b.buf("y", true));
     let (lane, warp, bx) = (b.lane(), b.warp(), b.block_x());
     let tile = b.mul_c(bx, warps as i32);
     let tile = b.int(IntOp::Add, tile, warp);
