@@ -220,7 +220,7 @@ mod tests {
                         let units = (0..leg.len).filter_map(|t| l.unit_of(leg.chain, t));
                         let mut sum = units.fold(0f32, |acc, u| number(u).mul_add(1.25, acc));
                         for _ in 0..leg.joins {
-                            sum = waiting.pop().unwrap_or(f32::NAN) + sum;
+                            sum += waiting.pop().unwrap_or(f32::NAN);
                         }
                         waiting.push(sum);
                     }
