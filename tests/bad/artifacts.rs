@@ -17,7 +17,9 @@ fn good() -> &'static Path {
     DIR.get_or_init(|| {
         let dir = scratch("artifact");
         Model::new(&dir);
-        let args = ["compile", "model", "-o", "a.isobit", "--target", "x86-64-v3,sm_90", "--cubin", "off"].map(String::from);
+        let args =
+            ["compile", "model", "-o", "a.isobit", "--target", "x86-64-v3,sm_90", "--cubin", "off", "--prefill-plan", "off"]
+                .map(String::from);
         let o = run(super::PROGRAM, &args, &dir, Default::default());
         assert_eq!(o.code(), Some(0), "{}", o.err);
         dir.join("a.isobit")
