@@ -129,3 +129,28 @@ fn host_code_has_the_same_bits() {
     let got = step(&plan, &Place::Host(&code, 2), &source, &ids, 0, &OUT).remove(0);
     same_bits("host code", &want, &got, VOCAB as usize);
 }
+
+/// Most loops that lie around a product, pipelines left out.
+fn loops(b: &Block) -> usize {
+    let of = |op: &KOp| match op {
+        KOp::For { body, .. } if products(body) > 0 => 1 + loops(body),
+        KOp::If { then, els, .. } => loops(then).max(loops(els)),
+        _ => 0,
+    };
+    b.insts.iter().map(|i| of(&i.op)).max().unwrap_or(0)
+}
+
+/// A block does its work once: experts walk over tiles of rows, others over nothing. (One that went on from row to row had the
+/// right bits, 256 times.)
+#[test]
+fn work_is_done_once() {
+    let mut depths: Vec<usize> = vec![];
+    for f in FORMATS.into_iter().filter(|f| matches!(f, Format::Affine(..))) {
+        let plan = planned(&through_passes(small_model(f), &Options::default()), 32);
+        for k in plan.kernels.iter().filter(|k| products(&k.body) > 0) {
+            assert!(loops(&k.body) <= 1, "{f:?}, {}: {} loops around its products", k.name, loops(&k.body));
+            depths.push(loops(&k.body));
+        }
+    }
+    assert!(depths.contains(&0) && depths.contains(&1), "{depths:?}");
+}
