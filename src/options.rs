@@ -8,7 +8,7 @@ use runtime::assembler::Cubins;
 use std::collections::BTreeMap;
 
 /// The passes that `--fusion` switches together.
-pub const FUSING: [&str; 2] = ["fuse", "merge-launches"];
+pub const FUSING: [&str; 3] = ["fuse", "recompute-rows", "merge-launches"];
 
 /// Options of a compilation.
 #[derive(Clone, Debug, PartialEq)]

@@ -18,6 +18,7 @@ pub mod pin_reductions;
 pub mod pipeline;
 pub mod place;
 pub mod quant_lower;
+pub mod recompute_rows;
 pub mod sketch;
 #[cfg(test)]
 mod testing;

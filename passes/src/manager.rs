@@ -213,13 +213,13 @@ mod tests {
             "050-quant-lower.graph",
             "060-pin-reductions.graph",
             "070-fuse.graph",
-            "080-merge-launches.graph",
+            "090-merge-launches.graph",
             "index.txt",
         ];
         assert_eq!(names, want);
         let index = d.folder().pop().unwrap().1;
         assert!(index.contains("020 fold             unchanged -\n"), "{index}");
-        assert!(index.contains("080 merge-launches   changed   launches=13 stages=19\n"), "{index}");
+        assert!(index.contains("090 merge-launches   changed   launches=13 stages=19\n"), "{index}");
         assert_eq!(d.folder(), dump().folder());
         assert_eq!(d.after_pass("fuse").count(), 1);
         let (_, text) = d.after_pass("merge-launches").next().unwrap();

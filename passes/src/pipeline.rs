@@ -18,6 +18,7 @@ pub fn registry() -> Vec<Box<dyn Pass>> {
         Box::new(crate::pin_reductions::PinReductions),
         // What one kernel computes, what one launch runs.
         Box::new(crate::fuse::Fuse),
+        Box::new(crate::recompute_rows::RecomputeRows),
         Box::new(crate::merge_launches::MergeLaunches),
         // Kernels for a target: how weights lie, programs and launches, where values lie.
         Box::new(crate::weight_layout::WeightLayout),
@@ -27,13 +28,13 @@ pub fn registry() -> Vec<Box<dyn Pass>> {
 }
 
 /// The passes that need no plan, in order.
-pub const GRAPH: &str = "order-operands,fold,cse,dce,quant-lower,pin-reductions,fuse,merge-launches";
+pub const GRAPH: &str = "order-operands,fold,cse,dce,quant-lower,pin-reductions,fuse,recompute-rows,merge-launches";
 
 /// The passes from the graph to a plan for one target, in order.
 pub const PLAN: &str = "weight-layout,lower,memory-plan";
 
 /// The same where fusion is chosen anew: for GPUs, and for chunks of many tokens.
-pub const FUSING_ANEW: &str = "fuse,merge-launches,weight-layout,lower,memory-plan";
+pub const FUSING_ANEW: &str = "fuse,recompute-rows,merge-launches,weight-layout,lower,memory-plan";
 
 /// One pass of a pipeline with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,68 +21,37 @@ pub struct Matrix {
     pub mem: Mem,
     /// Their layout.
     pub l: MatrixLayout,
-    /// Lanes that share a group, each with as many of its words: sums within a group are exact, so nobody can tell.
-    pub split: u32,
 }
 
-/// Which part of a tile is a lane's.
+/// A warp's place among those that compute a tile together.
 #[derive(Clone, Copy, Debug)]
-struct Share {
-    /// The lane whose words it reads, as packed.
-    packed: V,
-    /// Its part of a group, of `split`.
-    part: V,
-    split: u32,
-    /// Rows of a tile: lanes that differ by a multiple of it have one row.
-    rows: u32,
+pub struct Member {
+    /// Its number.
+    pub number: V,
+    /// How many they are.
+    pub of: u32,
 }
 
 impl Matrix {
     /// Binds the weight node.
-    pub fn bind(kx: &mut Kx, weight: NodeId, order: ReductionOrder, split: u32) -> Result<Matrix> {
+    pub fn bind(kx: &mut Kx, weight: NodeId, order: ReductionOrder) -> Result<Matrix> {
         let l = kx.layout(weight, order)?;
         let mem = kx.arg(ArgKey::Weight(weight, Pack::Matrix(l)), false);
-        Ok(Matrix { mem, l, split })
-    }
-
-    /// Rows of a tile.
-    pub fn tile_rows(&self) -> u32 {
-        self.l.tile_rows() / self.split
-    }
-
-    /// Tiles of one matrix.
-    pub fn tiles(&self) -> u32 {
-        self.l.tiles() * self.split
-    }
-
-    fn share(&self, kx: &mut Kx, tile: V) -> Share {
-        let (lane, rows) = (kx.b.lane(), self.tile_rows());
-        if self.split == 1 {
-            return Share { packed: lane, part: kx.b.i(0), split: 1, rows };
-        }
-        // Lane `(chain * split + part) * rows + row`.
-        let within = kx.b.int_c(IntOp::Rem, lane, self.l.tile_rows() as i32);
-        let part = kx.b.int_c(IntOp::Div, within, rows as i32);
-        let row = kx.b.int_c(IntOp::Rem, lane, rows as i32);
-        let sub = kx.b.int_c(IntOp::Rem, tile, self.split as i32);
-        let sub = kx.b.mul_c(sub, rows as i32);
-        let first = kx.b.isub(lane, within);
-        let packed = kx.b.iadd(first, sub);
-        Share { packed: kx.b.iadd(packed, row), part, split: self.split, rows }
+        Ok(Matrix { mem, l })
     }
 
     /// Row (of one matrix) that this lane computes in tile `tile`, and whether it exists and is this lane's to store.
     pub fn row(&self, kx: &mut Kx, tile: V) -> (V, Option<V>) {
         let lane = kx.b.lane();
-        let sub = kx.b.int_c(IntOp::Rem, lane, self.tile_rows() as i32);
-        let first = kx.b.mul_c(tile, self.tile_rows() as i32);
+        let sub = kx.b.int_c(IntOp::Rem, lane, self.l.tile_rows() as i32);
+        let first = kx.b.mul_c(tile, self.l.tile_rows() as i32);
         let row = kx.b.iadd(first, sub);
-        let exists = (!self.l.rows.is_multiple_of(self.tile_rows())).then(|| {
+        let exists = (!self.l.rows.is_multiple_of(self.l.tile_rows())).then(|| {
             let lim = kx.b.i(self.l.rows as i32);
             kx.b.icmp(ICmp::Lt, row, lim)
         });
-        let mine = (self.l.chain_lanes * self.split > 1).then(|| {
-            let c = kx.b.int_c(IntOp::Div, lane, self.tile_rows() as i32);
+        let mine = (self.l.chain_lanes > 1).then(|| {
+            let c = kx.b.int_c(IntOp::Div, lane, self.l.tile_rows() as i32);
             kx.is_zero(c)
         });
         let pred = kx.and(exists, mine);
@@ -96,9 +65,7 @@ impl Matrix {
         let lane = kx.b.lane();
         let sub = kx.b.int_c(IntOp::Div, lane, l.tile_rows() as i32);
         let tile_words = (l.steps() * l.step_words()) as i32;
-        let share = self.share(kx, tile);
-        let packed_tile = kx.b.int_c(IntOp::Div, tile, self.split as i32);
-        let base = kx.b.mul_c(packed_tile, tile_words);
+        let base = kx.b.mul_c(tile, tile_words);
         let mut accs = vec![];
         for k in 0..l.chains_per_lane() {
             let first_step = k * l.chain_len();
@@ -111,17 +78,17 @@ impl Matrix {
             let chain = kx.b.add_c(sub, (k * l.chain_lanes) as i32);
             let zero = kx.b.f(0.0);
             let step_base = kx.b.add_c(base, (first_step * l.step_words()) as i32);
-            accs.push(self.chain(kx, xs, &share, len, chain, step_base, unit0, zero));
+            accs.push(self.chain(kx, xs, len, chain, step_base, unit0, zero));
         }
         (0..xs.len()).map(|t| self.join(kx, accs.iter().map(|of_chain| of_chain[t]).collect())).collect()
     }
 
     /// One chain for each row: its units in ascending order.
     #[allow(clippy::too_many_arguments)]
-    fn chain(&self, kx: &mut Kx, xs: &[XRow], share: &Share, len: u32, chain: V, base: V, unit0: V, init: V) -> Vec<V> {
+    fn chain(&self, kx: &mut Kx, xs: &[XRow], len: u32, chain: V, base: V, unit0: V, init: V) -> Vec<V> {
         let l = self.l;
         let trip = kx.b.i(len as i32);
-        let unit_step = |kx: &mut Kx, t: V, unit: &Unit, accs: &[V]| self.step(kx, xs, share, chain, t, unit0, unit, accs);
+        let unit_step = |kx: &mut Kx, t: V, unit: &Unit, accs: &[V]| self.step(kx, xs, chain, t, unit0, unit, accs);
         let inits = vec![init; xs.len()];
         let (stages, warps) = (kx.s.stages, kx.b.warps());
         let bytes = 4 * l.step_words() * stages * warps;
@@ -135,7 +102,7 @@ impl Matrix {
                 let load = |kx: &mut Kx, t: V| {
                     let off = kx.b.mul_c(t, l.step_words() as i32);
                     let at = kx.b.iadd(base, off);
-                    Unit::load(kx, &l, share, self.mem, at)
+                    Unit::load(kx, &l, self.mem, at)
                 };
                 let units: Vec<Unit> = steps.iter().map(|&t| load(kx, t)).collect();
                 steps.iter().zip(&units).fold(accs.to_vec(), |accs, (&t, unit)| unit_step(kx, t, unit, &accs))
@@ -184,7 +151,7 @@ impl Matrix {
         let copy = kx.b.end();
         kx.b.begin();
         let at = slot_at(kx, slot);
-        let unit = Unit::load(kx, &l, share, sh, at);
+        let unit = Unit::load(kx, &l, sh, at);
         let yields = unit_step(kx, iv, &unit, &accs);
         let body = kx.b.end();
         let tys = vec![Ty::F32; accs.len()];
@@ -194,12 +161,30 @@ impl Matrix {
 
     /// Words of weights of a unit that a lane reads.
     fn words(&self) -> u32 {
-        self.l.words() / self.split + self.l.format.params()
+        self.l.words() + self.l.format.params()
     }
 
     /// Each `acc` after the `t`-th unit of chain `chain`, or as it was if the chain has no such unit.
     #[allow(clippy::too_many_arguments)]
-    fn step(&self, kx: &mut Kx, xs: &[XRow], share: &Share, chain: V, t: V, unit0: V, unit: &Unit, accs: &[V]) -> Vec<V> {
+    fn step(&self, kx: &mut Kx, xs: &[XRow], chain: V, t: V, unit0: V, unit: &Unit, accs: &[V]) -> Vec<V> {
+        let l = self.l;
+        let (g, valid) = self.unit_at(kx, chain, t);
+        let g = kx.b.iadd(g, unit0);
+        let next = match l.format {
+            Format::Affine { .. } => {
+                let terms = groups(kx, &l, xs, unit, g);
+                terms.into_iter().zip(accs).map(|([scale, u], &acc)| kx.b.fma(scale, u, acc)).collect()
+            }
+            Format::Plain(dtype) => plain_units(kx, &l, dtype, xs, unit, g, accs),
+        };
+        match valid {
+            Some(p) => next.into_iter().zip(accs).map(|(n, &acc)| kx.b.select(p, n, acc)).collect(),
+            None => next,
+        }
+    }
+
+    /// The `t`-th unit of a chain, and whether there is one, unless that is certain; if there is none, the first of all.
+    fn unit_at(&self, kx: &mut Kx, chain: V, t: V) -> (V, Option<V>) {
         let l = self.l;
         let ragged = l.chain_lanes > 1 && l.units() != l.chain_len() * l.order.lanes;
         let g = match l.order.take {
@@ -223,63 +208,94 @@ impl Matrix {
             }
             None => g,
         };
-        let g = kx.b.iadd(g, unit0);
-        let next = match l.format {
-            Format::Affine { .. } => groups(kx, &l, xs, share, unit, g, accs),
-            Format::Plain(dtype) => plain_units(kx, &l, dtype, xs, unit, g, accs),
+        (g, valid)
+    }
+
+    /// May warps compute a tile together? Groups are summed exactly, each on its own; only what is made of their sums is a chain.
+    pub fn in_terms(&self, kx: &Kx) -> bool {
+        matches!(self.l.format, Format::Affine { .. }) && self.l.chains_per_lane() == 1 && kx.s.stages == 0
+    }
+
+    /// Bytes of a tile's terms.
+    pub fn terms_bytes(&self) -> u32 {
+        self.l.chain_len() * 32 * 8
+    }
+
+    /// The steps of a chain that are a member's, with whether they exist, unless that is certain.
+    fn steps(&self, kx: &mut Kx, member: Member) -> Vec<(V, Option<V>)> {
+        let len = self.l.chain_len();
+        (0..len.div_ceil(member.of))
+            .map(|i| {
+                let t = kx.b.add_c(member.number, (i * member.of) as i32);
+                super::clip(kx, t, len, (i + 1) * member.of <= len)
+            })
+            .collect()
+    }
+
+    /// Reads the groups of `tile` (counted over the whole stack) that are a member's.
+    pub fn load(&self, kx: &mut Kx, tile: V, member: Member) -> Loaded {
+        let l = self.l;
+        let base = kx.b.mul_c(tile, (l.steps() * l.step_words()) as i32);
+        let steps = self.steps(kx, member);
+        let load = |(t, _): (V, Option<V>)| {
+            let off = kx.b.mul_c(t, l.step_words() as i32);
+            let at = kx.b.iadd(base, off);
+            Unit::load(kx, &l, self.mem, at)
         };
-        match valid {
-            Some(p) => next.into_iter().zip(accs).map(|(n, &acc)| kx.b.select(p, n, acc)).collect(),
-            None => next,
+        Loaded(steps.into_iter().map(load).collect())
+    }
+
+    /// Leaves the terms of a member's groups in shared memory, from float `at` on: `fold` makes a chain of them.
+    pub fn terms(&self, kx: &mut Kx, loaded: &Loaded, x: XRow, unit0: V, member: Member, (mem, at): (Mem, V)) {
+        let lane = kx.b.lane();
+        let chain = kx.b.int_c(IntOp::Div, lane, self.l.tile_rows() as i32);
+        let first = kx.b.iadd(at, lane);
+        for ((t, exists), unit) in self.steps(kx, member).into_iter().zip(&loaded.0) {
+            let (g, _) = self.unit_at(kx, chain, t);
+            let g = kx.b.iadd(g, unit0);
+            for term in groups(kx, &self.l, &[x], unit, g) {
+                let here = super::scaled(kx, t, 64, first);
+                for (i, v) in term.into_iter().enumerate() {
+                    let at = kx.b.add_c(here, 32 * i as i32);
+                    kx.b.store(mem, Elem::F32, at, v, exists);
+                }
+            }
         }
     }
 
-    /// Reads all that this lane needs of some tiles.
-    pub fn load(&self, kx: &mut Kx, tiles: &[V]) -> Vec<Loaded> {
-        let l = self.l;
-        let tile_words = (l.steps() * l.step_words()) as i32;
-        tiles
-            .iter()
-            .map(|&tile| {
-                let share = self.share(kx, tile);
-                let packed_tile = kx.b.int_c(IntOp::Div, tile, self.split as i32);
-                let base = kx.b.mul_c(packed_tile, tile_words);
-                let load = |t: u32| {
-                    let at = kx.b.add_c(base, (t * l.step_words()) as i32);
-                    Unit::load(kx, &l, &share, self.mem, at)
-                };
-                Loaded { share, units: (0..l.chain_len()).map(load).collect() }
-            })
-            .collect()
-    }
-
-    /// This lane's row of each tile that was read, times a row from its first unit on.
-    pub fn finish(&self, kx: &mut Kx, loaded: &[Loaded], jobs: &[(XRow, V)]) -> Vec<V> {
-        let l = self.l;
+    /// This lane's row of a tile, of the terms that all members have left.
+    pub fn fold(&self, kx: &mut Kx, (mem, at): (Mem, V)) -> V {
         let lane = kx.b.lane();
-        let chain = kx.b.int_c(IntOp::Div, lane, l.tile_rows() as i32);
-        let steps: Vec<V> = (0..l.chain_len()).map(|t| kx.b.i(t as i32)).collect();
-        let zero = kx.b.f(0.0);
-        jobs.iter()
-            .zip(loaded)
-            .map(|(&(x, unit0), Loaded { share, units })| {
-                let acc = steps
-                    .iter()
-                    .zip(units)
-                    .fold(vec![zero], |acc, (&t, unit)| self.step(kx, &[x], share, chain, t, unit0, unit, &acc));
-                self.join(kx, acc)
+        let chain = kx.b.int_c(IntOp::Div, lane, self.l.tile_rows() as i32);
+        let first = kx.b.iadd(at, lane);
+        let terms: Vec<[V; 2]> = (0..self.l.chain_len())
+            .map(|t| {
+                [0, 32].map(|i| {
+                    let at = kx.b.add_c(first, (t * 64 + i) as i32);
+                    kx.b.load(mem, Elem::F32, at, None)
+                })
             })
-            .collect()
+            .collect();
+        let mut acc = kx.b.f(0.0);
+        for (t, [scale, u]) in terms.into_iter().enumerate() {
+            let t = kx.b.i(t as i32);
+            let (_, valid) = self.unit_at(kx, chain, t);
+            let next = kx.b.fma(scale, u, acc);
+            acc = valid.map_or(next, |p| kx.b.select(p, next, acc));
+        }
+        self.join(kx, vec![acc])
     }
 
-    /// Tiles that [`Matrix::load`] may read at once, with so many words in registers.
-    pub fn at_once(&self, kx: &Kx, words: u32) -> u32 {
-        if self.l.chains_per_lane() > 1 || kx.s.stages > 0 { 0 } else { words / self.tile_words().max(1) }
-    }
-
-    /// Words of a tile that a lane reads.
-    pub fn tile_words(&self) -> u32 {
-        self.words() * self.l.chain_len()
+    /// This lane's row of a tile, by one warp that has read all of it.
+    pub fn finish(&self, kx: &mut Kx, loaded: &Loaded, x: XRow, unit0: V) -> V {
+        let lane = kx.b.lane();
+        let chain = kx.b.int_c(IntOp::Div, lane, self.l.tile_rows() as i32);
+        let mut acc = vec![kx.b.f(0.0)];
+        for (t, unit) in loaded.0.iter().enumerate() {
+            let t = kx.b.i(t as i32);
+            acc = self.step(kx, &[x], chain, t, unit0, unit, &acc);
+        }
+        self.join(kx, acc)
     }
 
     /// Joins the chains: chain `c` is accumulator `c / chain_lanes` of the `c % chain_lanes`-th of the row's lanes.
@@ -327,10 +343,7 @@ impl Matrix {
 }
 
 /// What a lane needs of a tile.
-pub struct Loaded {
-    share: Share,
-    units: Vec<Unit>,
-}
+pub struct Loaded(Vec<Unit>);
 
 /// A lane's unit as it is packed.
 struct Unit {
@@ -341,22 +354,21 @@ struct Unit {
 
 impl Unit {
     /// This lane's unit at word `at` of `mem`.
-    fn load(kx: &mut Kx, l: &MatrixLayout, share: &Share, mem: Mem, at: V) -> Unit {
-        let words = unit_words(kx, l, share, mem, at);
-        Unit { words, params: param_words(&mut kx.b, l, mem, at, share.packed) }
+    fn load(kx: &mut Kx, l: &MatrixLayout, mem: Mem, at: V) -> Unit {
+        let words = unit_words(kx, l, mem, at);
+        let lane = kx.b.lane();
+        Unit { words, params: param_words(&mut kx.b, l, mem, at, lane) }
     }
 }
 
 /// The words of this lane's unit at word `at` of `mem`.
-fn unit_words(kx: &mut Kx, l: &MatrixLayout, share: &Share, mem: Mem, at: V) -> Vec<V> {
+fn unit_words(kx: &mut Kx, l: &MatrixLayout, mem: Mem, at: V) -> Vec<V> {
     let vec = l.vec as usize;
-    let mine = kx.b.mul_c(share.packed, l.vec as i32);
+    let lane = kx.b.lane();
+    let mine = kx.b.mul_c(lane, l.vec as i32);
     let first = kx.b.iadd(at, mine);
-    let count = l.words() / share.split;
-    let far = kx.b.mul_c(share.part, (count * 32) as i32);
-    let first = kx.b.iadd(first, far);
     let mut words = vec![];
-    for j in (0..count).step_by(vec) {
+    for j in (0..l.words()).step_by(vec) {
         let w = kx.b.add_c(first, (j * 32) as i32);
         words.extend(kx.b.load_n(mem, Elem::I32, w, vec, None));
     }
@@ -416,8 +428,8 @@ fn scale_and_offset(b: &mut Builder, l: &MatrixLayout, params: &[V]) -> [V; 2] {
     [all[0], all[1]]
 }
 
-/// Each `acc` after one group of codes, activations of group `g` of each x.
-fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], share: &Share, unit: &Unit, g: V, accs: &[V]) -> Vec<V> {
+/// What one group of codes and the activations of group `g` of each x give: a scale, and what a chain adds times it.
+fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], unit: &Unit, g: V) -> Vec<[V; 2]> {
     let (vec, place) = (l.vec as usize, l.format.place());
     let words = &unit.words;
     let [s, beta] = scale_and_offset(&mut kx.b, l, &unit.params);
@@ -428,9 +440,7 @@ fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], share: &Share, unit: &Unit
         .iter()
         .map(|x| {
             let (x0, group) = (kx.b.lshr(x.base, 2), kx.b.mul_c(g, (x.group / 4) as i32));
-            let part = kx.b.mul_c(share.part, (x.group / 4 / share.split) as i32);
-            let x0 = kx.b.iadd(x0, group);
-            kx.b.iadd(x0, part)
+            kx.b.iadd(x0, group)
         })
         .collect();
     // A few words at a time: what is unpacked of them serves all rows.
@@ -452,17 +462,8 @@ fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], share: &Share, unit: &Unit
             }
         }
     }
-    let rows = rows.iter().zip(sums).zip(accs);
-    rows.map(|((x, mut sums), &acc)| {
-        // The other parts of the group.
-        let mut apart = share.rows;
-        while apart < share.rows * share.split {
-            for sum in &mut sums {
-                let other = kx.b.shuffle_xor(*sum, apart);
-                *sum = kx.b.iadd(*sum, other);
-            }
-            apart *= 2;
-        }
+    let rows = rows.iter().zip(sums);
+    rows.map(|(x, mut sums)| {
         let [scale, s_x] = [0, 1].map(|k| {
             let i = x.meta(kx, k, g);
             kx.b.load(x.mem, Elem::F32, i, None)
@@ -475,8 +476,7 @@ fn groups(kx: &mut Kx, l: &MatrixLayout, xs: &[XRow], share: &Share, unit: &Unit
         }
         let p = math::quant::join(&mut kx.b, sums[0], sums[1], sums[2]);
         let bs = kx.b.mul(beta, s_x);
-        let u = kx.b.fma(s, p, bs);
-        kx.b.fma(scale, u, acc)
+        [scale, kx.b.fma(s, p, bs)]
     })
     .collect()
 }

@@ -7,6 +7,7 @@ mod dispatch;
 mod heads;
 mod matmul;
 mod mma;
+mod products;
 mod route;
 mod rows;
 pub mod schedule;
@@ -14,6 +15,7 @@ pub mod shared;
 mod stage;
 mod units;
 
+pub use cx::is_row_op;
 use cx::{ArgKey, Kx};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
@@ -93,7 +95,8 @@ fn lists_name(g: &Graph, route: NodeId) -> String {
 /// The stages of a launch. Its blocks have one number of rows: either all compute on matrix units, or none.
 fn parts<'a>(g: &Graph, s: &Schedule, stages: &'a [Stage], launch: &[u32]) -> Result<Vec<stage::Part<'a>>> {
     let of = |s: &Schedule| launch.iter().map(|&i| stage::Part::new(g, s, &stages[i as usize])).collect::<Result<Vec<_>>>();
-    let parts = of(s)?;
+    let mut parts = of(s)?;
+    products::share(g, s, &mut parts)?;
     let rows = |p: &stage::Part| p.on_matrix_units().map(|(rows, _)| rows);
     if parts.iter().all(|p| rows(p) == rows(&parts[0])) { Ok(parts) } else { of(&Schedule { mma: 0, ..*s }) }
 }
@@ -134,10 +137,10 @@ fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Ke
     let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
     if parts[0].on_matrix_units().is_some() {
         kx.b.min_blocks(mma::BLOCKS);
-    }
-    if parts.iter().any(stage::Part::joins_experts) {
-        // Two experts' matmuls and what follows them take more registers than three blocks leave.
-        kx.b.min_blocks(s.min_blocks.min(2));
+    } else if s.most_blocks > 0 && warps == s.warps {
+        // As many as there are places for, so that each has the registers that are left; two at least, for the next kernel's.
+        let grid: u32 = parts.iter().map(|p| p.grid_x).sum();
+        kx.b.min_blocks((grid.saturating_mul(s.min_blocks) / s.most_blocks).clamp(s.min_blocks.min(2), s.min_blocks));
     }
     let bx = kx.b.block_x();
     if let [part] = parts {

@@ -159,7 +159,7 @@ impl RowCx {
         }
         // All warps read it again and again: from shared memory.
         let here = kx.shared("q24", bytes);
-        self.units(kx, (bytes / 4).div_ceil(32), 8, |_, kx, units| {
+        self.units(kx, (bytes / 4).div_ceil(32), 5, |_, kx, units| {
             let mut all = vec![];
             for &(unit, exists) in units {
                 let (i, pred) = element(kx, unit, 0, bytes / 4);

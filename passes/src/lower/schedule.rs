@@ -21,8 +21,8 @@ pub struct Schedule {
     pub ahead: u32,
     /// Warps of a block that has a row to itself: norms, sums, quantization.
     pub row_warps: u32,
-    /// Lanes that share a group of a quantized matmul with few tiles, at most: 1, 2 or 4.
-    pub split: u32,
+    /// Warps that compute a tile of a quantized matmul with few tiles together, at most: 1, 2, 4 or 8.
+    pub share: u32,
     /// Blocks of a matmul, at most, each with more tiles; 0 for no limit.
     pub most_blocks: u32,
     /// Rows of a chunk that a block of 8 warps multiplies on integer matrix units, where a matrix lies so that it can: 16, 32 or
@@ -44,14 +44,14 @@ impl Schedule {
         tokens: 1,
         ahead: 0,
         row_warps: 1,
-        split: 1,
+        share: 1,
         most_blocks: 0,
         mma: 0,
         grouped: 0,
     };
-    /// Four lanes per row, 16-byte loads; three blocks a multiprocessor: with more, kernels of two matmuls spill.
+    /// Four lanes per row, 16-byte loads; at most three blocks a multiprocessor, so that all have a place at once.
     pub const GPU: Schedule = Schedule {
-        warps: 4,
+        warps: 8,
         chain_lanes: 4,
         vec: 4,
         tiles: 1,
@@ -60,8 +60,8 @@ impl Schedule {
         tokens: 1,
         ahead: 80,
         row_warps: 16,
-        split: 4,
-        most_blocks: 528,
+        share: 4,
+        most_blocks: 396,
         mma: 0,
         grouped: 0,
     };
@@ -70,7 +70,7 @@ impl Schedule {
     pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
     pub const GPU_PREFILL: Schedule =
-        Schedule { tokens: 4, min_blocks: 2, ahead: 0, split: 1, mma: 32, grouped: 1, ..Schedule::GPU };
+        Schedule { tokens: 4, min_blocks: 2, ahead: 0, share: 1, mma: 32, grouped: 1, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {
@@ -81,7 +81,7 @@ impl Schedule {
             && (self.stages == 0 || (2..=8).contains(&self.stages))
             && [1, 2, 4, 8].contains(&self.tokens)
             && self.ahead <= 256
-            && [1, 2, 4].contains(&self.split)
+            && [1, 2, 4, 8].contains(&self.share)
             && [1, 2, 4, 8, 16, 32].contains(&self.row_warps)
             && (self.most_blocks == 0 || (32..=1 << 16).contains(&self.most_blocks))
             && [0, 16, 32, 64].contains(&self.mma)
@@ -102,23 +102,23 @@ impl std::fmt::Display for Schedule {
             tokens,
             ahead,
             row_warps,
-            split,
+            share,
             most_blocks,
             mma,
             grouped,
         } = self;
         write!(
             f,
-            "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{row_warps}/{split}/{most_blocks}/{mma}/{grouped}"
+            "{warps}/{chain_lanes}/{vec}/{tiles}/{stages}/{min_blocks}/{tokens}/{ahead}/{row_warps}/{share}/{most_blocks}/{mma}/{grouped}"
         )
     }
 }
 
 impl Schedule {
-    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/row_warps/split/most_blocks/mma/grouped.
+    /// Reads what `Display` writes: warps/chain_lanes/vec/tiles/stages/min_blocks/tokens/ahead/row_warps/share/most_blocks/mma/grouped.
     pub fn parse(text: &str) -> Option<Schedule> {
         let n: Vec<u32> = text.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, split, most_blocks, mma, grouped] =
+        let [warps, chain_lanes, vec, tiles, stages, min_blocks, tokens, ahead, row_warps, share, most_blocks, mma, grouped] =
             n[..]
         else {
             return None;
@@ -133,7 +133,7 @@ impl Schedule {
             tokens,
             ahead,
             row_warps,
-            split,
+            share,
             most_blocks,
             mma,
             grouped,

@@ -2,24 +2,24 @@
 
 use super::attention::tiles::{self, Tile};
 use super::attention::{self, Shape, parts};
-use super::cx::{Kx, Memo, chain_lanes, is_row_op, pinned};
+use super::cx::{Kx, chain_lanes, is_row_op, pinned};
 use super::heads::{HeadCx, head_dim};
-use super::matmul::{Loaded, Matrix};
+use super::matmul::Matrix;
 use super::rows::{RowCx, XRow};
 use super::schedule::Schedule;
 use super::units::{self, OnUnits};
-use super::{blocks, clip, mma, route, scaled, stage_rows};
+use super::{blocks, clip, mma, products, route, scaled, stage_rows};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
 use ir::kernel::{Elem, IntOp, Mem, V};
-use ir::math::{self, Arith};
+use ir::math::Arith;
 use ir::order::ReductionOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Family of a stage.
 #[derive(Clone, Copy, Debug)]
-enum Family {
+pub(super) enum Family {
     /// Rows only: a block per token.
     Rows,
     /// Heads only, or after a matmul: a block per few heads.
@@ -55,24 +55,22 @@ pub struct Part<'a> {
     /// Its blocks compute several rows with the weights that they read once. All its rows come from memory: one that it
     /// computed itself would take shared memory for each.
     pub tiled: bool,
-    family: Family,
+    pub(super) family: Family,
     /// Row operations before the matmul.
     prologue: Vec<NodeId>,
     /// Matmuls.
-    matmuls: Vec<NodeId>,
+    pub(super) matmuls: Vec<NodeId>,
     /// What follows them.
-    epilogue: Vec<NodeId>,
-    /// Lanes that share a group of the matmuls' weights.
-    split: u32,
-    /// Matmuls of experts.
-    experts: usize,
+    pub(super) epilogue: Vec<NodeId>,
+    /// Warps that compute a tile of its matmuls together.
+    pub(super) share: u32,
 }
 
 fn is_matmul(g: &Graph, id: NodeId) -> bool {
     is_expert_matmul(g, id) || matches!(g.node(id).op, Op::QLinear { .. } | Op::Linear { .. })
 }
 
-fn is_expert_matmul(g: &Graph, id: NodeId) -> bool {
+pub(super) fn is_expert_matmul(g: &Graph, id: NodeId) -> bool {
     matches!(g.node(id).op, Op::QExpertLinear { .. } | Op::ExpertLinear { .. })
 }
 
@@ -119,8 +117,7 @@ impl<'a> Part<'a> {
             return unsupported("the orders of its matmuls share rows among different numbers of lanes");
         }
         let lanes = lanes.first().copied().unwrap_or(s.chain_lanes);
-        let split = split(g, s, &matmuls, lanes);
-        let tile_rows = 32 / lanes / split;
+        let tile_rows = 32 / lanes;
         let mut warps = s.warps;
         let rows = stage_rows(g, &stage.stores);
         let on_units = units::fits(g, s, stage, rows)?;
@@ -157,10 +154,7 @@ impl<'a> Part<'a> {
                 Op::QExpertLinear { .. } | Op::ExpertLinear { .. } if !summed => g.node(g.node(matmuls[0]).inputs[2]).ty.width(),
                 _ => 1,
             };
-            // As many blocks as that takes, and as even as can be.
-            let most = if s.most_blocks == 0 { u32::MAX } else { (s.most_blocks * split / ranks).max(1) };
-            let per_block = tiles.div_ceil(blocks(tiles, s.tiles * s.warps).min(most)).next_multiple_of(s.warps);
-            Family::Matmul { tiles, per_block: per_block.min(tiles), ranks }
+            Family::Matmul { tiles, per_block: products::per_block(s, tiles, ranks, 1), ranks }
         } else {
             match &stage.nodes[..] {
                 [id, rest @ ..] if matches!(g.node(*id).op, Op::Attention { .. }) => {
@@ -213,13 +207,7 @@ impl<'a> Part<'a> {
         };
         let tiled = matches!(family, Family::Tiles(..) | Family::Mma(..))
             || !matmuls.is_empty() && prologue.is_empty() && !matmuls.iter().any(|&id| is_expert_matmul(g, id));
-        let experts = matmuls.iter().filter(|&&id| is_expert_matmul(g, id)).count();
-        Ok(Part { stage, grid_x, warps, rows, tiled, family, prologue, matmuls, epilogue, split, experts })
-    }
-
-    /// Are matmuls of experts joined in it?
-    pub fn joins_experts(&self) -> bool {
-        self.experts > 1
+        Ok(Part { stage, grid_x, warps, rows, tiled, family, prologue, matmuls, epilogue, share: 1 })
     }
 
     /// Rows of a block, if it is no choice.
@@ -244,8 +232,7 @@ impl<'a> Part<'a> {
             prologue,
             matmuls,
             epilogue,
-            split: 1,
-            experts: 0,
+            share: 1,
         })
     }
 
@@ -319,7 +306,7 @@ impl<'a> Part<'a> {
                 self.heads(kx, bx, dim, per_block, &arrays, |kx, head| {
                     for (id, mat) in self.matmuls.iter().zip(&mats) {
                         let xs = self.xrows(kx, &mut rows, *id)?;
-                        let n = dim / mat.tile_rows();
+                        let n = dim / mat.l.tile_rows();
                         let zero = kx.b.i(0);
                         let first_tile = scaled(kx, head, n, zero);
                         self.each_tile(kx, n, |kx, t, valid| {
@@ -340,7 +327,7 @@ impl<'a> Part<'a> {
                 let xs = self.xrows(kx, &mut rows, id)?;
                 let mem = kx.shared("logits", 4 * mat.l.rows * self.tile(kx));
                 let zero = kx.b.i(0);
-                self.each_tile(kx, mat.tiles(), |kx, t, valid| {
+                self.each_tile(kx, mat.l.tiles(), |kx, t, valid| {
                     let ys = mat.dots(kx, &xs, t, zero);
                     let (row, pred) = mat.row(kx, t);
                     let p = kx.and(pred, valid);
@@ -360,16 +347,16 @@ impl<'a> Part<'a> {
 
     fn matrix(&self, kx: &mut Kx, id: NodeId) -> Result<Matrix> {
         let order = order_of(kx.g, id)?;
-        Matrix::bind(kx, kx.g.node(id).inputs[1], order, self.split)
+        Matrix::bind(kx, kx.g.node(id).inputs[1], order)
     }
 
     /// Rows that it computes at once.
-    fn tile(&self, kx: &Kx) -> u32 {
+    pub(super) fn tile(&self, kx: &Kx) -> u32 {
         if self.tiled { kx.tile() } else { 1 }
     }
 
     /// The rows that a matmul reads.
-    fn xrows(&self, kx: &mut Kx, rows: &mut RowCx, matmul: NodeId) -> Result<Vec<XRow>> {
+    pub(super) fn xrows(&self, kx: &mut Kx, rows: &mut RowCx, matmul: NodeId) -> Result<Vec<XRow>> {
         if self.tile(kx) == 1 {
             return Ok(vec![rows.xrow(kx, matmul)?]);
         }
@@ -455,207 +442,6 @@ impl<'a> Part<'a> {
         });
         r
     }
-
-    /// Matmul rows with elementwise work.
-    #[allow(clippy::too_many_arguments)]
-    fn tiles(&self, kx: &mut Kx, rows: &mut RowCx, mats: &[Matrix], bx: V, tiles: u32, per_block: u32, ranks: u32) -> Result<()> {
-        let per_rank = blocks(tiles, per_block);
-        let (rank, block) = if ranks == 1 {
-            (kx.b.i(0), bx)
-        } else {
-            (kx.b.int_c(IntOp::Div, bx, per_rank as i32), kx.b.int_c(IntOp::Rem, bx, per_rank as i32))
-        };
-        let (warps, warp) = (kx.b.warps(), kx.b.warp());
-        let exact = tiles.is_multiple_of(per_block) && per_block.is_multiple_of(warps);
-        let trip = kx.b.i(per_block.div_ceil(warps) as i32);
-        let sum = self.epilogue.iter().copied().find(|&id| matches!(kx.g.node(id).op, Op::ExpertSum));
-        let locate = |kx: &mut Kx, t: V| {
-            let tile = scaled(kx, t, warps, warp);
-            // A warp past its block's tiles must not compute the next block's.
-            let (tile, in_block) = clip(kx, tile, per_block, per_block.is_multiple_of(warps));
-            let tile = scaled(kx, block, per_block, tile);
-            let (tile, in_matrix) = clip(kx, tile, tiles, exact || tiles.is_multiple_of(per_block));
-            (tile, kx.and(in_block, in_matrix))
-        };
-        // Weights are on their way before the row is looked at, which may not be there yet.
-        let mut early: BTreeMap<NodeId, Vec<Loaded>> = BTreeMap::new();
-        let all: u32 = mats.iter().map(Matrix::tile_words).sum();
-        if per_block <= warps && self.tile(kx) == 1 && (sum.is_some() || all <= kx.s.ahead) {
-            let zero = kx.b.i(0);
-            let (tile, _) = locate(kx, zero);
-            let mut room = kx.s.ahead;
-            for (&id, mat) in self.matmuls.iter().zip(mats) {
-                let wanted = sum.map_or(1, |s| ranks_together(kx, s, mat));
-                if wanted > 0 && mat.at_once(kx, room) >= wanted {
-                    room -= wanted * mat.tile_words();
-                    let first: Vec<V> = (0..wanted)
-                        .map(|r| {
-                            let rank = if sum.is_some() { kx.b.i(r as i32) } else { rank };
-                            place(kx, id, mat, tile, rank).0
-                        })
-                        .collect();
-                    early.insert(id, mat.load(kx, &first));
-                }
-            }
-        }
-        let mut qs = BTreeMap::new();
-        for &id in &self.matmuls {
-            qs.insert(id, self.xrows(kx, rows, id)?);
-        }
-        let width = mats[0].l.rows;
-        let mut r = Ok(());
-        kx.for_(trip, &[], |kx, t, _| {
-            let (tile, valid) = locate(kx, t);
-            r = (|| {
-                let (row, pred) = mats[0].row(kx, tile);
-                let pred = kx.and(pred, valid);
-                // What each matmul gives, for each row.
-                let mut results: Vec<(NodeId, Vec<V>)> = vec![];
-                if let Some(sum) = sum {
-                    let id = self.matmuls[0];
-                    let y = self.expert_sum(kx, sum, &mats[0], &qs[&id], tile, early.get(&id))?;
-                    results.push((sum, vec![y]));
-                } else {
-                    for (id, mat) in self.matmuls.iter().zip(mats) {
-                        let y = match early.get(id) {
-                            Some(loaded) => {
-                                let (_, unit0) = place(kx, *id, mat, tile, rank);
-                                mat.finish(kx, loaded, &[(qs[id][0], unit0)])
-                            }
-                            None => products(kx, *id, mat, &qs[id], tile, rank),
-                        };
-                        results.push((*id, y));
-                    }
-                }
-                let column = if ranks == 1 { row } else { scaled(kx, rank, width, row) };
-                for r in 0..self.tile(kx) {
-                    let there = if self.tile(kx) == 1 {
-                        None
-                    } else {
-                        let r = kx.b.i(r as i32);
-                        kx.go_to(r)
-                    };
-                    let pred = kx.and(pred, there);
-                    let mut memo: Memo = results.iter().map(|(id, of)| (*id, of[r as usize])).collect();
-                    for &id in self.matmuls.iter().chain(&self.epilogue) {
-                        let v = match memo.get(&id) {
-                            Some(v) => *v,
-                            None if sum.is_some() && self.matmuls.contains(&id) => continue,
-                            None => self.elementwise(kx, rows, id, row, &memo)?,
-                        };
-                        memo.insert(id, v);
-                        if self.stage.stores.contains(&id) {
-                            kx.store_value(id, column, v, pred);
-                        }
-                    }
-                }
-                Ok(())
-            })();
-            vec![]
-        });
-        r
-    }
-
-    /// Σ over ranks of weight times the expert's row.
-    fn expert_sum(&self, kx: &mut Kx, sum: NodeId, mat: &Matrix, x: &[XRow], tile: V, early: Option<&Vec<Loaded>>) -> Result<V> {
-        let (y, route) = (kx.g.node(sum).inputs[0], kx.g.node(sum).inputs[1]);
-        let k = kx.g.node(route).ty.width();
-        let together = ranks_together(kx, sum, mat).max(1);
-        let weighted = |kx: &mut Kx, acc: V, rank: V, v: V| {
-            let w = kx.expert_weight(route, rank);
-            kx.b.fma(w, v, acc)
-        };
-        // Some ranks at once, from one on; their weights may have been read.
-        let turn = |kx: &mut Kx, first: V, loaded: Option<&Vec<Loaded>>, acc: V| {
-            let ranks: Vec<V> = (0..together).map(|r| kx.b.add_c(first, r as i32)).collect();
-            let values = if together == 1 && loaded.is_none() {
-                products(kx, y, mat, x, tile, ranks[0])
-            } else {
-                let places: Vec<(V, V)> = ranks.iter().map(|&rank| place(kx, y, mat, tile, rank)).collect();
-                let jobs: Vec<(XRow, V)> = places.iter().map(|&(_, unit0)| (x[0], unit0)).collect();
-                match loaded {
-                    Some(loaded) => mat.finish(kx, loaded, &jobs),
-                    None => {
-                        let tiles: Vec<V> = places.iter().map(|p| p.0).collect();
-                        let loaded = mat.load(kx, &tiles);
-                        mat.finish(kx, &loaded, &jobs)
-                    }
-                }
-            };
-            ranks.iter().zip(values).fold(acc, |acc, (&rank, v)| weighted(kx, acc, rank, v))
-        };
-        let (mut acc, mut done) = (kx.b.f(0.0), 0);
-        if early.is_some() {
-            let first = kx.b.i(0);
-            (acc, done) = (turn(kx, first, early, acc), 1);
-        }
-        let trip = kx.b.i((k / together - done) as i32);
-        let acc = kx.for_(trip, &[acc], |kx, t, acc| {
-            let t = kx.b.add_c(t, done as i32);
-            let first = kx.b.mul_c(t, together as i32);
-            vec![turn(kx, first, None, acc[0])]
-        });
-        Ok(acc[0])
-    }
-
-    fn elementwise(&self, kx: &mut Kx, rows: &RowCx, id: NodeId, row: V, memo: &Memo) -> Result<V> {
-        let n = kx.g.node(id);
-        let get = |kx: &mut Kx, i: NodeId| -> Result<V> {
-            if let Some(v) = memo.get(&i) {
-                return Ok(*v);
-            }
-            if matches!(kx.g.node(i).op, Op::Weight) {
-                let at = if kx.g.node(i).ty.width() == 1 { kx.b.i(0) } else { row };
-                return kx.load_plain(i, at);
-            }
-            // A row value of this block, or one in memory.
-            rows.eval(kx, i, row, &mut Memo::new())
-        };
-        Ok(match n.op {
-            Op::GeluMul => {
-                let (g, u) = (get(kx, n.inputs[0])?, get(kx, n.inputs[1])?);
-                let y = math::gelu(&mut kx.b, g);
-                kx.b.mul(y, u)
-            }
-            Op::Softcap { cap } => {
-                let x = get(kx, n.inputs[0])?;
-                super::rows::softcap(kx, x, cap)
-            }
-            Op::Add => {
-                let (a, b) = (get(kx, n.inputs[0])?, get(kx, n.inputs[1])?);
-                kx.b.add(a, b)
-            }
-            Op::Mul => {
-                let (a, b) = (get(kx, n.inputs[0])?, get(kx, n.inputs[1])?);
-                kx.b.mul(a, b)
-            }
-            Op::MulConst { c } => {
-                let (a, c) = (get(kx, n.inputs[0])?, kx.b.f(c));
-                kx.b.mul(a, c)
-            }
-            _ => {
-                return Err(
-                    Diagnostic::new("E0604", format!("`{}` cannot follow a matmul in its kernel", n.op.name())).at(&n.name)
-                );
-            }
-        })
-    }
-}
-
-/// Lanes that share a group: where a matrix has few tiles, so that there is work for more warps. They read the fewest words that
-/// a lane reads together.
-fn split(g: &Graph, s: &Schedule, matmuls: &[NodeId], lanes: u32) -> u32 {
-    let most = |&id: &NodeId| {
-        let ty = &g.node(g.node(id).inputs[1]).ty;
-        let (ir::graph::Elem::Affine { bits, group, scales }, [.., rows, _]) = (ty.elem, &ty.shape[..]) else { return 1 };
-        if s.tokens > 1 || s.most_blocks > 0 && *rows > s.most_blocks * s.warps * 32 / lanes {
-            return 1;
-        }
-        let words: u32 = group * ir::layout::Format::Affine { bits, group, scales }.place() / 32;
-        (words / s.vec).min(s.split).min(32 / lanes)
-    };
-    let fewest: u32 = matmuls.iter().map(most).min().unwrap_or(1).max(1);
-    1 << fewest.ilog2()
 }
 
 /// Stores one element of each row of the block into an array of `width` elements a row.
@@ -664,31 +450,4 @@ fn store_rows(kx: &mut Kx, mem: Mem, width: u32, at: V, ys: &[V], pred: Option<V
         let at = kx.b.add_c(at, (r as u32 * width) as i32);
         kx.b.store(mem, Elem::F32, at, y, pred);
     }
-}
-
-/// Ranks of an expert sum whose weights are read at once: a divisor of all; 0 for one that is not read at once.
-fn ranks_together(kx: &Kx, sum: NodeId, mat: &Matrix) -> u32 {
-    let k = kx.g.node(kx.g.node(sum).inputs[1]).ty.width();
-    let most = mat.at_once(kx, kx.s.ahead);
-    (1..=most.min(k)).rev().find(|n| k.is_multiple_of(*n)).unwrap_or(0)
-}
-
-/// One matmul's row of `tile` times each of `xs`: of the matrix, or of the expert of `rank`.
-fn products(kx: &mut Kx, id: NodeId, mat: &Matrix, xs: &[XRow], tile: V, rank: V) -> Vec<V> {
-    let (tile, unit0) = place(kx, id, mat, tile, rank);
-    mat.dots(kx, xs, tile, unit0)
-}
-
-/// The tile in the whole stack of matrices, and the first unit of the row that it is multiplied by.
-fn place(kx: &mut Kx, id: NodeId, mat: &Matrix, tile: V, rank: V) -> (V, V) {
-    let n = kx.g.node(id);
-    let zero = kx.b.i(0);
-    if !is_expert_matmul(kx.g, id) {
-        return (tile, zero);
-    }
-    let e = kx.expert(n.inputs[2], rank);
-    let tile = scaled(kx, e, mat.tiles(), tile);
-    // One row of activations for all ranks, or one for each.
-    let unit0 = if kx.g.node(n.inputs[0]).ty.width() == mat.l.cols { zero } else { scaled(kx, rank, mat.l.units(), zero) };
-    (tile, unit0)
 }

@@ -55,7 +55,7 @@ impl OnUnits {
 
     /// The program of block `bx`.
     pub fn emit(&self, kx: &mut Kx, id: NodeId, bx: V) -> Result<()> {
-        let mat = Matrix::bind(kx, kx.g.node(id).inputs[1], order_of(kx.g, id)?, 1)?;
+        let mat = Matrix::bind(kx, kx.g.node(id).inputs[1], order_of(kx.g, id)?)?;
         match self.route {
             None => self.products(kx, &mat, id, bx),
             Some(route) => self.expert_products(kx, &mat, id, bx, route),

@@ -23,7 +23,7 @@ const AHEAD: u32 = 32;
 
 /// Warps of a block of the first launch.
 pub fn warps(s: &Schedule) -> u32 {
-    2 * s.warps
+    s.warps
 }
 
 /// Blocks along x of the first launch.

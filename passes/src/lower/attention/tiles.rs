@@ -120,7 +120,7 @@ impl Tile {
 
 /// Warps of a block.
 pub fn warps(s: &Schedule) -> u32 {
-    2 * s.warps
+    s.warps
 }
 
 /// Token within the tile, and head within the group, of row `base + i`; `base` is a multiple of `step`, `i` below it.
