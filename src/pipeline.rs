@@ -25,7 +25,7 @@ use std::time::Instant;
 pub struct Program {
     /// What the code is for.
     pub target: Target,
-    /// Kernels and launches.
+    /// Kernels and launches. Kernels of an artifact that is run by its code have no bodies.
     pub plans: Arc<Phases>,
     /// Their code.
     pub code: Code,
