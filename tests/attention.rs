@@ -54,11 +54,9 @@ fn sketched((heads, kv_heads, dim, window, _): (u32, u32, u32, u32, u32), f: For
     let table = s.g.node(x).inputs[0];
     s.g.node_mut(table).ty.shape[0] = 64;
     let q = s.linear("q", x, heads * dim);
-    // A head of 96 has no rotary kernel.
-    let turned = dim == 32 || dim.is_multiple_of(64);
-    let q = if turned { s.rope("q.turned", q, dim) } else { q };
+    let q = s.rope("q.turned", q, dim);
     let (k, v) = (s.linear("k", x, kv_heads * dim), s.linear("v", x, kv_heads * dim));
-    let k = if turned { s.rope("k.turned", k, dim) } else { k };
+    let k = s.rope("k.turned", k, dim);
     let kv = s.cache("attn.", 0, k, v, dim);
     let cache = s.g.node(kv).inputs[0];
     if let Op::Kv { window: w, .. } = &mut s.g.node_mut(cache).op {
