@@ -22,7 +22,7 @@ pub struct Cache {
 
 /// What a cache says of a key.
 pub enum Lookup {
-    /// A checked entry.
+    /// An entry; its files are checked as they are read.
     Hit(Box<Artifact>),
     /// Nothing is there.
     Miss,
@@ -58,12 +58,12 @@ impl Cache {
     }
 
     /// Looks for an entry.
-    pub fn get(&self, key: &str, progress: Progress) -> Lookup {
+    pub fn get(&self, key: &str) -> Lookup {
         let path = self.entry(key);
         if !path.exists() {
             return Lookup::Miss;
         }
-        match Artifact::open(&path, progress) {
+        match Artifact::open(&path) {
             Ok(a) => Lookup::Hit(Box::new(a)),
             Err(d) => Lookup::Damaged(d),
         }

@@ -53,20 +53,25 @@ pub fn kernels_text<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String
 
 #[cfg(feature = "llvm")]
 mod with_llvm {
-    use super::{Code, GpuCode, Listing};
+    use super::{Code, GpuCode, Listing, Made};
     use crate::target::{Class, Target};
     use ir::diag::{Diagnostic, Result};
     use ir::kernel::Kernel;
     use ir::plan::Plan;
 
     /// Code of all kernels; `progress(done, of)` counts kernels.
-    pub fn code(kernels: &[&Kernel], target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
+    pub fn code(kernels: &[&Kernel], target: Target, made: Made, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
         match (target.class(), codegen::Target::parse(target.name())?) {
             (Class::Host, codegen::Target::Host(isa)) => {
                 progress(0, 0); // one object: LLVM does not tell how far it is
                 Ok(Code::Host(codegen::host_object(kernels, isa)?))
             }
             (_, gpu) => {
+                if let Some((other, Code::Gpu(code))) = made {
+                    let other = codegen::Target::parse(other.name())?;
+                    let ptx = code.ptx.iter().map(|p| codegen::ptx_for(p, other, gpu)).collect::<Result<_>>()?;
+                    return Ok(Code::Gpu(GpuCode { ptx, machine: None }));
+                }
                 progress(0, kernels.len());
                 let mut out = vec![];
                 for (i, k) in kernels.iter().enumerate() {
@@ -100,7 +105,7 @@ mod with_llvm {
 
 #[cfg(not(feature = "llvm"))]
 mod without_llvm {
-    use super::{Code, Listing};
+    use super::{Code, Listing, Made};
     use crate::target::Target;
     use ir::diag::{Diagnostic, Result};
     use ir::kernel::Kernel;
@@ -113,7 +118,7 @@ mod without_llvm {
     }
 
     /// Refuses.
-    pub fn code(_: &[&Kernel], target: Target, _: &mut dyn FnMut(usize, usize)) -> Result<Code> {
+    pub fn code(_: &[&Kernel], target: Target, _: Made, _: &mut dyn FnMut(usize, usize)) -> Result<Code> {
         Err(refuse(target))
     }
 
@@ -128,9 +133,12 @@ use with_llvm as how;
 #[cfg(not(feature = "llvm"))]
 use without_llvm as how;
 
-/// Code of these kernels; `progress(done, of)` counts them.
-pub fn code(kernels: &[&Kernel], target: Target, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
-    how::code(kernels, target, progress)
+/// Code of the same kernels that was made for another target of the class.
+pub type Made<'a> = Option<(Target, &'a Code)>;
+
+/// Code of these kernels; `progress(done, of)` counts them. What was made already spares work: GPUs share all but a few lines.
+pub fn code(kernels: &[&Kernel], target: Target, made: Made, progress: &mut dyn FnMut(usize, usize)) -> Result<Code> {
+    how::code(kernels, target, made, progress)
 }
 
 /// Adds machine code to code for a GPU, if it is wanted and there is an assembler; with what was in its way, if it was not

@@ -25,7 +25,7 @@ use std::time::Instant;
 pub struct Program {
     /// What the code is for.
     pub target: Target,
-    /// Kernels and launches.
+    /// Kernels and launches. Kernels of an artifact that is run by its code have no bodies.
     pub plans: Arc<Phases>,
     /// Their code.
     pub code: Code,
@@ -126,12 +126,13 @@ impl Watch<'_> {
 pub fn compile(ck: &Checkpoint, options: &CompileOptions, watch: &mut Watch) -> Result<Compiled> {
     let classes: Vec<Class> = Class::ALL.into_iter().filter(|c| options.targets.iter().any(|t| t.class() == *c)).collect();
     let planned = plan(ck, options, &classes, watch)?;
-    let mut programs = vec![];
+    let mut programs: Vec<Program> = vec![];
     for &target in &options.targets {
         let plans = planned.plans.iter().find(|(c, _)| *c == target.class()).map(|(_, p)| p.clone()).unwrap_or_default();
         let since = Instant::now();
         let what = format!("code for {}", target.name());
-        let mut code = emit::code(&plans.kernels(), target, &mut |done, of| watch.tell(&what, done, of))?;
+        let made = programs.iter().find(|p| p.target.class() == target.class()).map(|p| (p.target, &p.code));
+        let mut code = emit::code(&plans.kernels(), target, made, &mut |done, of| watch.tell(&what, done, of))?;
         watch.time(format!("code {}", target.name()), since);
         if target.class() == Class::Gpu {
             let (since, what) = (Instant::now(), format!("assembling for {}", target.name()));

@@ -331,17 +331,23 @@ fn planted_faults_in_a_kernel_are_caught() {
         ("a product rounded before the sum", "layers.7.attn.out", fault::contraction),
         ("a store left out", "layers.2.attn.q", fault::store),
     ];
-    for (what, launch, fault) in faults {
+    // All in one object: the right kernels are compiled once.
+    let mut every = right.clone();
+    let wrong = faults.map(|(what, launch, fault)| {
         let mut wrong = right.clone();
         let at = wrong.launches.iter().position(|l| l.name == launch).unwrap_or_else(|| panic!("no launch {launch}"));
         let kernel = wrong.launches[at].kernel as usize;
         // A kernel of its own, so that one launch of one layer is wrong.
         let mut k = wrong.kernels[kernel].clone();
-        k.name += "_wrong";
+        k.name += &format!("_wrong_{}", every.kernels.len());
         assert!(fault::plant(&mut k, fault), "{what}: nothing to change in {launch}");
+        every.kernels.push(k.clone());
         wrong.kernels.push(k);
         wrong.launches[at].kernel = wrong.kernels.len() as u32 - 1;
-        let code = object(&wrong, best_target());
+        (what, launch, wrong)
+    });
+    let code = object(&every, best_target());
+    for (what, launch, wrong) in wrong {
         let cpu = CpuOptions { poison: true, ..threads(1) };
         let got = logits(&mut on_host(&wrong, &code, cpu, limits(40), checkpoint()), ids, 40).0;
         let d = difference(want, &got, 4096).unwrap_or_else(|| panic!("not noticed: {what} in {launch}"));

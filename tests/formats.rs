@@ -92,13 +92,14 @@ fn every_format_has_the_same_bits_everywhere() {
     let cases = |f: usize| chosen(f).map(|(form, s)| planned(&graphs[f][form].1, s));
     let mut all: Vec<[Plan; 3]> = (0..FORMATS.len()).map(cases).collect();
     let isas = host_targets();
+    // What several programs have alike is compiled once.
+    joined(&mut all.iter_mut().flatten().collect::<Vec<_>>());
     let mut kernels: Vec<Vec<Kernel>> = vec![vec![]; isas.len()];
-    for (f, plans) in all.iter_mut().enumerate() {
-        for (c, (plan, (_, s))) in plans.iter_mut().zip(chosen(f)).enumerate() {
-            joined(&mut [&mut *plan]);
-            plan.kernels.iter_mut().for_each(|k| k.name = format!("f{f}c{c}{}", k.name));
+    for (f, plans) in all.iter().enumerate() {
+        for (c, (plan, (_, s))) in plans.iter().zip(chosen(f)).enumerate() {
             for (_, to) in kernels.iter_mut().enumerate().filter(|(i, _)| on_host(f, c, s, *i, isas.len())) {
-                to.extend(plan.kernels.iter().cloned());
+                let new: Vec<Kernel> = plan.kernels.iter().filter(|k| to.iter().all(|t| t.name != k.name)).cloned().collect();
+                to.extend(new);
             }
         }
     }

@@ -11,5 +11,5 @@ mod live;
 mod module;
 mod target;
 
-pub use module::{host_assembly, host_object, llvm_ir, llvm_version, ptx};
+pub use module::{host_assembly, host_object, llvm_ir, llvm_version, ptx, ptx_for};
 pub use target::{HostIsa, Target};

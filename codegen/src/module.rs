@@ -81,9 +81,7 @@ fn text(m: &Module, tm: &TargetMachine) -> Result<String> {
 /// One PTX text per kernel, audited: it has the float operations of the kernel, and none of those that the `portable`
 /// numerics forbid.
 pub fn ptx(kernels: &[&Kernel], target: Target) -> Result<Vec<String>> {
-    if let Target::Host(_) = target {
-        return Err(Diagnostic::new("E0501", format!("{} has no PTX", target.name())));
-    }
+    target.ptx_head()?;
     check::set(kernels)?;
     let tm = machine(target)?;
     kernels
@@ -91,11 +89,20 @@ pub fn ptx(kernels: &[&Kernel], target: Target) -> Result<Vec<String>> {
         .map(|k| {
             let cx = Context::create();
             let m = build(&cx, &[k], target, &tm)?;
-            let ptx = text(&m, &tm)?;
+            let ptx = ptx_for(&text(&m, &tm)?, Target::Sm90, target)?;
             audit::check(k, &ptx).map_err(|d| d.at(&k.name))?;
             Ok(ptx)
         })
         .collect()
+}
+
+/// The PTX text that [`ptx`] made for one GPU as it makes it for another: all but the head is the same.
+pub fn ptx_for(ptx: &str, made_for: Target, target: Target) -> Result<String> {
+    let head = made_for.ptx_head()?;
+    match ptx.split_once(head) {
+        Some((before, after)) => Ok(format!("{before}{}{after}", target.ptx_head()?)),
+        None => Err(internal(format!("PTX without its head: {head:?}"))),
+    }
 }
 
 /// One relocatable ELF object with all kernels. It refers to no other symbol.

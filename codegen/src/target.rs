@@ -175,11 +175,19 @@ impl Target {
         }
     }
 
-    /// LLVM processor and features.
+    /// The lines of a PTX text that name its version and its GPU.
+    pub(crate) fn ptx_head(&self) -> Result<&'static str> {
+        match self {
+            Target::Sm90 => Ok(".version 8.0\n.target sm_90\n"),
+            Target::Sm121 => Ok(".version 8.8\n.target sm_121\n"),
+            Target::Host(_) => Err(Diagnostic::new("E0501", format!("{} has no PTX", self.name()))),
+        }
+    }
+
+    /// LLVM processor and features. All GPUs get what LLVM makes for the oldest of them, under a head of their own.
     pub(crate) fn llvm(&self) -> (&'static str, String) {
         match self {
-            Target::Sm90 => ("sm_90", "+ptx80".into()),
-            Target::Sm121 => ("sm_121", "+ptx88".into()),
+            Target::Sm90 | Target::Sm121 => ("sm_90", "+ptx80".into()),
             Target::Host(isa) => isa.llvm(),
         }
     }

@@ -1,7 +1,7 @@
 //! The PTX audit and its planted faults, targets, and kernels that are refused.
 
 mod common;
-use codegen::{HostIsa, Target, audit, host_object, llvm_ir, ptx};
+use codegen::{HostIsa, Target, audit, host_object, llvm_ir, ptx, ptx_for};
 use common::*;
 use ir::kernel::build::Builder;
 use ir::kernel::*;
@@ -151,7 +151,10 @@ fn ptx_has_the_right_forms() {
     for part in [".version 8.0", ".target sm_90", ".visible .entry random_1(", ".maxntid 128, 1, 1"] {
         assert!(p.contains(part), "no {part} in\n{p}");
     }
-    assert!(ptx(&[&k], Target::Sm121).unwrap()[0].contains(".version 8.8\n.target sm_121\n"));
+    let for_121 = ptx(&[&k], Target::Sm121).unwrap().remove(0);
+    assert!(for_121.contains(".version 8.8\n.target sm_121\n"));
+    assert_eq!(ptx_for(&p, Target::Sm90, Target::Sm121).unwrap(), for_121);
+    assert!(ptx_for(&for_121, Target::Sm90, Target::Sm121).unwrap_err().message.contains("without its head"));
 
     let mut b = Builder::new("forms", 2);
     b.min_blocks(3);

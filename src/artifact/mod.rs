@@ -13,15 +13,15 @@
 //! ```
 //!
 //! Two compilations of one input give the same bytes: no time, path or name of a machine is in it. It appears whole or not
-//! at all. [`Artifact::open`] checks versions and every hash before anything else is read, so a damaged artifact is an
-//! error that names the file. The hashes guard against accidents; who can write an artifact can make it run any code.
+//! at all. [`Artifact::open`] checks versions and that all files are there, and a file is used only if it has its hash, so a damaged
+//! artifact is an error that names the file. The hashes guard against accidents; who can write an artifact can make it run any code.
 
 mod manifest;
 mod read;
 mod write;
 
 pub use manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, PlanEntry, TargetEntry};
-pub use read::{Artifact, is_artifact};
+pub use read::{Artifact, Bodies, is_artifact};
 pub use write::{check_place, numerics_hash, write};
 
 /// The form of artifacts; another number is another form.

@@ -1,4 +1,5 @@
-//! Opening an artifact: versions, then every hash, then nothing is left to doubt but what the compiler wrote.
+//! Opening an artifact: its manifest, and that the files that it lists are there and no others. A file's hash is looked at when the
+//! file is read, so a run pays for what it uses: its own target's program, and the checkpoint. [`Artifact::check`] looks at all.
 
 use super::manifest::{FileEntry, Manifest};
 use super::{FORMAT, GRAPH, MANIFEST, MODEL, plan_file};
@@ -18,12 +19,23 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// An opened and checked artifact.
+/// An opened artifact.
 #[derive(Clone, Debug)]
 pub struct Artifact {
     dir: PathBuf,
     manifest: Manifest,
 }
+
+/// Are the bodies of kernels read? Only who interprets or judges them needs more than what a launch binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bodies {
+    /// Yes, and verified.
+    Read,
+    /// Kernels have none.
+    Left,
+}
+
+const OTHER_HASH: &str = "its hash is another";
 
 /// Is there an artifact here, damaged or not? A checkpoint may have a manifest of its own.
 pub fn is_artifact(dir: &Path) -> bool {
@@ -52,8 +64,8 @@ pub(super) fn holds(listed: &BTreeSet<String>, folder: &str) -> bool {
 }
 
 impl Artifact {
-    /// Opens an artifact and checks every file in it.
-    pub fn open(dir: &Path, progress: Progress) -> Result<Artifact> {
+    /// Opens an artifact: the manifest is checked, and of every file that it is there and has its length.
+    pub fn open(dir: &Path) -> Result<Artifact> {
         let manifest = manifest(dir)?;
         let listed: BTreeSet<String> = manifest.files.keys().cloned().collect();
         let looked_at = |path: &str| !path.split('/').any(|part| part.starts_with('.'));
@@ -70,12 +82,26 @@ impl Artifact {
                     .hint("remove it, or compile the model again"));
             }
         }
-        for (i, (path, entry)) in manifest.files.iter().enumerate() {
-            progress("checking the artifact", i, manifest.files.len());
-            check(&dir.join(path), path, entry)?;
+        for (path, entry) in &manifest.files {
+            present(&dir.join(path), path, entry)?;
         }
-        progress("checking the artifact", manifest.files.len(), manifest.files.len());
         Ok(Artifact { dir: dir.into(), manifest })
+    }
+
+    /// Checks every file.
+    pub fn check(&self, progress: Progress) -> Result<()> {
+        self.hashes("", progress)
+    }
+
+    /// Checks the files whose paths begin like this.
+    fn hashes(&self, start: &str, progress: Progress) -> Result<()> {
+        let files: Vec<_> = self.manifest.files.iter().filter(|(path, _)| path.starts_with(start)).collect();
+        for (i, (path, entry)) in files.iter().enumerate() {
+            progress("checking the artifact", i, files.len());
+            hash_is(&self.dir.join(path), entry)?;
+        }
+        progress("checking the artifact", files.len(), files.len());
+        Ok(())
     }
 
     /// The manifest.
@@ -83,13 +109,14 @@ impl Artifact {
         &self.manifest
     }
 
-    /// The checkpoint inside.
-    pub fn checkpoint(&self) -> Result<Checkpoint> {
+    /// The checkpoint inside, its files checked.
+    pub fn checkpoint(&self, progress: Progress) -> Result<Checkpoint> {
         if !self.manifest.model.included {
             return Err(Diagnostic::new("E0762", "this artifact holds no checkpoint: it is an entry of a cache")
                 .at(self.dir.display())
                 .hint("run the model itself"));
         }
+        self.hashes(&format!("{MODEL}/"), progress)?;
         let dir = self.dir.join(MODEL);
         match self.manifest.model.seed() {
             Some(seed) => Checkpoint::with_random_weights(&dir, seed),
@@ -102,7 +129,8 @@ impl Artifact {
         self.manifest.targets.iter().filter_map(|t| Target::parse(&t.name).ok()).collect()
     }
 
-    /// The program for this machine: of this target, or the best that runs here.
+    /// The program for this machine: of this target, or the best that runs here. Its code is what runs, so its kernels have no
+    /// bodies.
     pub fn program(&self, target: Option<Target>) -> Result<Program> {
         let have: Vec<&str> = self.manifest.targets.iter().map(|t| t.name.as_str()).collect();
         let hint = format!("it holds {}; compile it with another `--target`", have.join(", "));
@@ -128,11 +156,11 @@ impl Artifact {
         let Some(&target) = all.iter().find(|t| t.class() == Class::Host).or(all.first()) else {
             return Err(Diagnostic::new("E0754", "there is no program in this artifact").at(self.dir.display()));
         };
-        Ok(Program { target, plans: Arc::new(self.plans(target)?), code: Code::Kernels })
+        Ok(Program { target, plans: Arc::new(self.plans(target, Bodies::Read)?), code: Code::Kernels })
     }
 
     fn load(&self, target: Target) -> Result<Program> {
-        let plans = Arc::new(self.plans(target)?);
+        let plans = Arc::new(self.plans(target, Bodies::Left)?);
         let folder = target.folder();
         let code = match target.class() {
             Class::Host => Code::Host(self.read(&format!("{folder}/kernels.o"))?),
@@ -155,10 +183,10 @@ impl Artifact {
     }
 
     /// The plans of a program, verified: a device runs them as they are.
-    pub fn plans(&self, target: Target) -> Result<Phases> {
+    pub fn plans(&self, target: Target, bodies: Bodies) -> Result<Phases> {
         let entry = self.manifest.targets.iter().find(|t| t.name == target.name());
-        let prefill = entry.is_some_and(|t| t.prefill.is_some()).then(|| self.plan(target, "prefill")).transpose()?;
-        let plans = Phases { decode: self.plan(target, "decode")?, prefill };
+        let prefill = entry.is_some_and(|t| t.prefill.is_some()).then(|| self.plan(target, "prefill", bodies)).transpose()?;
+        let plans = Phases { decode: self.plan(target, "decode", bodies)?, prefill };
         plans.check().map_err(|d| {
             Diagnostic::new("E0766", format!("{} {}", d.code, d.message)).at(self.dir.display()).hint("compile the model again")
         })?;
@@ -166,7 +194,7 @@ impl Artifact {
     }
 
     /// A plan with its kernels, verified.
-    fn plan(&self, target: Target, phase: &str) -> Result<ir::plan::Plan> {
+    fn plan(&self, target: Target, phase: &str, bodies: Bodies) -> Result<ir::plan::Plan> {
         let folder = target.folder();
         let path = format!("{folder}/{}", plan_file(phase));
         let broken = |all: Vec<Diagnostic>, path: &str| {
@@ -181,7 +209,11 @@ impl Artifact {
         let mut kernel = |name: &str| -> Result<ir::kernel::Kernel> {
             let path = format!("{folder}/kernels/{name}.kir");
             let text = self.text(&path)?;
-            let k = ir::kernel::text::parse(&text).map_err(|e| broken(e, &path))?;
+            let parse = match bodies {
+                Bodies::Read => ir::kernel::text::parse,
+                Bodies::Left => ir::kernel::text::parse_head,
+            };
+            let k = parse(&text).map_err(|e| broken(e, &path))?;
             ir::kernel::verify::verify(&k).map_err(|e| broken(e, &path))?;
             Ok(k)
         };
@@ -190,13 +222,17 @@ impl Artifact {
         Ok(plan)
     }
 
-    /// A file that the manifest lists.
+    /// A file that the manifest lists, with its hash.
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let full = self.dir.join(path);
-        if !self.manifest.files.contains_key(path) {
+        let Some(entry) = self.manifest.files.get(path) else {
             return Err(Diagnostic::new("E0765", "the manifest does not list this file").at(full.display()));
+        };
+        let bytes = fs::read(&full).map_err(|e| files::failed("cannot be read", &full, &e))?;
+        if FileEntry::of(&bytes) != *entry {
+            return Err(changed(&full, OTHER_HASH));
         }
-        fs::read(&full).map_err(|e| files::failed("cannot be read", &full, &e))
+        Ok(bytes)
     }
 
     fn text(&self, path: &str) -> Result<String> {
@@ -260,22 +296,24 @@ fn regular(path: &Path) -> Result<()> {
     }
 }
 
-fn check(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
+/// Refuses a file that is not there or has another length.
+fn present(full: &Path, path: &str, entry: &FileEntry) -> Result<()> {
     regular(full)?;
-    let file = fs::File::open(full).map_err(|e| match e.kind() {
+    let found = fs::symlink_metadata(full).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Diagnostic::new("E0765", format!("the artifact lacks its file {path}"))
             .at(full.display())
             .hint("compile the model again"),
         _ => files::failed("cannot be read", full, &e),
     })?;
-    let unreadable = |e: io::Error| files::failed("cannot be read", full, &e);
-    let bytes = file.metadata().map_err(unreadable)?.len();
-    if bytes != entry.bytes {
-        return Err(changed(full, &format!("it has {bytes} bytes, expected {}", entry.bytes)));
-    }
-    let (_, hash) = hash_file(&file).map_err(unreadable)?;
-    if hash != entry.blake3 {
-        return Err(changed(full, "its hash is another"));
+    if found.len() != entry.bytes {
+        return Err(changed(full, &format!("it has {} bytes, expected {}", found.len(), entry.bytes)));
     }
     Ok(())
+}
+
+/// Refuses a file that has another hash.
+fn hash_is(full: &Path, entry: &FileEntry) -> Result<()> {
+    let found = fs::File::open(full).and_then(|file| hash_file(&file));
+    let (_, hash) = found.map_err(|e| files::failed("cannot be read", full, &e))?;
+    if hash != entry.blake3 { Err(changed(full, OTHER_HASH)) } else { Ok(()) }
 }

@@ -2,7 +2,7 @@
 
 use super::Stop;
 use crate::args::InspectArgs;
-use crate::artifact::{Artifact, Manifest, PlanEntry};
+use crate::artifact::{Artifact, Bodies, Manifest, PlanEntry};
 use crate::engine::Room;
 use crate::inventory::{self, Amount, Part};
 use crate::options::CompileOptions;
@@ -267,7 +267,8 @@ fn packs(plan: &Plan) -> BTreeMap<String, (u64, u64)> {
 }
 
 fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
-    let a = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
+    let a = Artifact::open(dir)?;
+    a.check(&mut |what, done, of| p.progress(what, done, of))?;
     let m: &Manifest = a.manifest();
     let mut out = String::new();
     let model = if m.model.included { "inside" } else { "not inside" };
@@ -302,7 +303,7 @@ fn artifact(dir: &Path, p: &mut Printer) -> Result<(Value, String)> {
     for t in a.targets() {
         let Some(entry) = m.targets.iter().find(|e| e.name == t.name()) else { continue };
         let (s, prefill) = (entry.decode.stats, entry.prefill.as_ref());
-        let packs = packs(&a.plans(t)?.common());
+        let packs = packs(&a.plans(t, Bodies::Read)?.common());
         let chunk = |of: &dyn Fn(&PlanEntry) -> String| prefill.map_or("as for a token".into(), of);
         let mut rows = vec![
             ("kernels for a token", format!("{}, {} distinct", s.launches, s.kernels)),

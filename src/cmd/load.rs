@@ -121,7 +121,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         Ok(place)
     };
     if let Source::Artifact(dir) = source {
-        let artifact = Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?;
+        let artifact = Artifact::open(dir)?;
         agree(&args.build, artifact.manifest()).map_err(|d| d.at(dir.display()))?;
         if args.print_options {
             p.message(options::of_artifact(artifact.manifest()).trim_end());
@@ -137,7 +137,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
             Runner::Interpreter => artifact.interpreted()?,
             _ => artifact.program(place.target)?,
         };
-        let ck = artifact.checkpoint()?;
+        let ck = artifact.checkpoint(&mut |what, done, of| p.progress(what, done, of))?;
         let text = tokenizer(&ck, args)?;
         look(&ck, text.as_ref())?;
         return done(ck, text, program, place.gpu, "artifact");
@@ -162,7 +162,7 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     let key = cache.as_ref().map(|_| Cache::key(&ck.table_hash(), &o, target));
     let mut damaged = None;
     if let (Some(cache), Some(key)) = (&cache, &key) {
-        let found = match cache.get(key, &mut progress) {
+        let found = match cache.get(key) {
             Lookup::Hit(artifact) => artifact.program(Some(target)).map(Some),
             Lookup::Miss => Ok(None),
             Lookup::Damaged(d) => Err(d),

@@ -38,7 +38,7 @@ pub(super) fn check(args: &TokenizeArgs) -> Result<()> {
 pub fn run(args: &TokenizeArgs, p: &mut Printer) -> Result<(), Stop> {
     let (source, given, prompt) = parts(args)?;
     let checkpoint = match &source {
-        Source::Artifact(dir) => Artifact::open(dir, &mut |what, done, of| p.progress(what, done, of))?.checkpoint()?,
+        Source::Artifact(dir) => Artifact::open(dir)?.checkpoint(&mut |what, done, of| p.progress(what, done, of))?,
         _ => source.checkpoint()?,
     };
     let text = Text::load(&checkpoint)?;

@@ -17,9 +17,7 @@ fn good() -> &'static Path {
     DIR.get_or_init(|| {
         let dir = scratch("artifact");
         Model::new(&dir);
-        let args =
-            ["compile", "model", "-o", "a.isobit", "--target", "x86-64-v3,sm_90", "--cubin", "off", "--prefill-plan", "off"]
-                .map(String::from);
+        let args = ["compile", "model", "-o", "a.isobit", "--target", "x86-64-v3,sm_90", "--cubin", "off"].map(String::from);
         let o = run(super::PROGRAM, &args, &dir, Default::default());
         assert_eq!(o.code(), Some(0), "{}", o.err);
         dir.join("a.isobit")
@@ -62,6 +60,13 @@ impl Artifact {
         self.put(name, bytes);
     }
 
+    /// Adds a byte.
+    pub fn lengthen(&self, name: &str) {
+        let mut bytes = fs::read(self.path(name)).unwrap();
+        bytes.push(b'\n');
+        self.put(name, bytes);
+    }
+
     /// The manifest with another text in one place, and a checksum that fits it.
     pub fn manifest(&self, from: &str, to: &str) {
         let text = fs::read_to_string(self.path("manifest.json")).unwrap();
@@ -88,14 +93,13 @@ fn link(from: &Path, to: &Path) {
 
 /// All cases.
 pub fn cases() -> Vec<Case> {
-    let kinds = [
+    // What a run on the processor does not read: it finds that something is missing, and who reads it that it was changed.
+    let others = ["model.graph", "sm_90/model.plan", "sm_90/prefill.plan", "sm_90/kernels/k_logits.kir", ".ptx"];
+    let used = [
         "manifest.json",
-        "model.graph",
         "x86-64-v3/model.plan",
         "x86-64-v3/kernels.o",
-        "sm_90/model.plan",
-        ".kir",
-        ".ptx",
+        "x86-64-v3/kernels/k_logits.kir",
         "model/chat_template.jinja",
         "model/config.json",
         "model/generation_config.json",
@@ -105,13 +109,13 @@ pub fn cases() -> Vec<Case> {
     ];
     let find = |a: &Artifact, kind: &str| if kind == "manifest.json" { kind.to_string() } else { a.find(kind) };
     let title = |kind: &str| kind.trim_start_matches('.').replace('/', "-");
-    let mut out: Vec<Case> =
-        kinds.into_iter().map(|kind| damaged(format!("{}-changed", title(kind)), move |a| a.flip(&find(a, kind)))).collect();
-    out.extend(
-        kinds
-            .into_iter()
-            .map(|kind| damaged(format!("{}-missing", title(kind)), move |a| fs::remove_file(a.path(&find(a, kind))).unwrap())),
-    );
+    let flipped = |kind: &'static str| damaged(format!("{}-changed", title(kind)), move |a| a.flip(&find(a, kind)));
+    let mut out: Vec<Case> = used.into_iter().map(flipped).collect();
+    out.extend(others.into_iter().map(|kind| flipped(kind).run("inspect a.isobit")));
+    let gone = |kind| damaged(format!("{}-missing", title(kind)), move |a| fs::remove_file(a.path(&find(a, kind))).unwrap());
+    out.extend(used.into_iter().chain(others).map(gone));
+    let longer = |kind| damaged(format!("{}-longer", title(kind)), move |a| a.lengthen(&find(a, kind)));
+    out.extend(["x86-64-v3/kernels.o", "sm_90/model.plan"].map(longer));
     out.extend([
         damaged("of-another-form", |a| {
             a.manifest(&format!("\"format\": {}", artifact::FORMAT), "\"format\": 99");

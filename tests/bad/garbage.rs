@@ -36,7 +36,10 @@ pub fn cases() -> Vec<Case> {
         })
     };
     const PLAN: &str = "x86-64-v3/model.plan";
+    /// Of its text a run reads the head.
     const KERNEL: &str = ".kir";
+    /// Who interprets reads the whole.
+    const BODY: &str = "x86-64-v3/kernels/k_attn_o_proj.kir";
     const OBJECT: &str = "kernels.o";
     let mut out = vec![];
     for kind in [PLAN, KERNEL] {
@@ -50,15 +53,9 @@ pub fn cases() -> Vec<Case> {
         ]);
     }
     out.extend([
-        whole(
-            KERNEL,
-            "nested",
-            format!("kernel k warps=1 min_blocks=0 {{\n  %0 = iconst 1\n{}", "if %0 {\n".repeat(10_000)).into(),
-        ),
         edit(KERNEL, "of-negative-warps", "warps=", "warps=-"),
         edit(KERNEL, "of-a-huge-number", "warps=", "warps=99999999999999999999"),
         edit(KERNEL, "with-a-huge-array", "{\n", "{\n  shared huge 4294967295\n"),
-        edit(KERNEL, "with-an-undefined-value", " = lane", " = iadd %99 %98"),
         edit(KERNEL, "of-another-name", "kernel ", "kernel another_"),
         edit(PLAN, "with-a-huge-arena", "arena ", "arena 99999999"),
         edit(PLAN, "with-an-arena-beyond-64-bits", "arena ", "arena 99999999999999999999"),
@@ -77,7 +74,20 @@ pub fn cases() -> Vec<Case> {
         half(OBJECT),
     ]);
     let interpreted = |c: Case| c.run(&format!("{RUN} --target interp"));
-    out.push(interpreted(edit(PLAN, "interpreted-that-names-another-kernel", "= kernel ", "= kernel another_")));
+    out.extend(
+        [
+            edit(PLAN, "interpreted-that-names-another-kernel", "= kernel ", "= kernel another_"),
+            whole(
+                BODY,
+                "nested",
+                format!("kernel k warps=1 min_blocks=0 {{\n  %0 = iconst 1\n{}", "if %0 {\n".repeat(10_000)).into(),
+            ),
+            whole(BODY, "of-words", "the quick brown fox\n".repeat(2_000).into()),
+            half(BODY),
+            edit(BODY, "with-an-undefined-value", " = lane", " = iadd %99 %98"),
+        ]
+        .map(interpreted),
+    );
     out
 }
 

@@ -163,8 +163,11 @@ pub fn parse(text: &str, kernel: &mut dyn FnMut(&str) -> Result<Kernel>) -> Resu
     for (name, place) in names {
         match kernel(&name) {
             Ok(k) => p.plan.kernels.push(k),
-            Err(d) if d.place.is_empty() => p.errors.push(d.at(place)),
-            Err(d) => p.errors.push(d),
+            Err(d) => {
+                // One is told; others would cost their reading.
+                p.errors.push(if d.place.is_empty() { d.at(place) } else { d });
+                break;
+            }
         }
     }
     if p.errors.is_empty() { Ok(p.plan) } else { Err(p.errors) }

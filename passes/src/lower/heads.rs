@@ -9,6 +9,7 @@ use ir::kernel::{Elem, ICmp, IntOp, Mem, V};
 use ir::math::{self, Arith};
 use ir::order::Take;
 use ir::plan::state;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Head size of an op over heads.
@@ -148,7 +149,8 @@ impl HeadCx {
             .collect()
     }
 
-    /// Pair `j` is elements `j` and `j + dim/2`: two vectors, or for a head of 32 two halves of one.
+    /// Pair `j` is elements `j` and `j + dim/2`. In an even number of vectors that is a lane of two vectors; in an odd number it is
+    /// lanes that are 16 apart, and the vector in the middle holds elements of both kinds.
     fn rope(&self, kx: &mut Kx, x: &[V], p: RopeParams) -> Vec<V> {
         let table = kx.arg(ArgKey::Rope(p), false);
         let pos = kx.position();
@@ -159,29 +161,52 @@ impl HeadCx {
             let lo = kx.b.load(table, Elem::F32, lo, None);
             math::sincos_pos(&mut kx.b, pos, hi, lo)
         };
-        if x.len() == 1 {
+        let h = x.len() / 2;
+        if x.len() % 2 == 1 {
             let lane = kx.b.lane();
-            let j = kx.b.int_c(IntOp::And, lane, 15);
-            let (sin, cos) = angle(kx, j);
-            let other = kx.b.shuffle_xor(x[0], 16);
-            let minus = kx.neg(sin);
             let lim = kx.b.i(16);
-            let low = kx.b.icmp(ICmp::Lt, lane, lim);
-            let s = kx.b.select(low, minus, sin);
-            let t = kx.b.mul(other, s);
-            return vec![kx.b.fma(x[0], cos, t)];
+            let left = kx.b.icmp(ICmp::Lt, lane, lim);
+            let across: Vec<V> = x.iter().map(|&v| kx.b.shuffle_xor(v, 16)).collect();
+            let turn = |kx: &mut Kx, k: usize| {
+                // The vectors that hold the other elements of the left 16 lanes and of the right ones.
+                let (l, r) = (if k <= h { k + h } else { k - h - 1 }, if k < h { k + h + 1 } else { k - h });
+                let other = if l == r { across[l] } else { kx.b.select(left, across[l], across[r]) };
+                let j = match k.cmp(&h) {
+                    Ordering::Less => self.index(kx, k as u32),
+                    Ordering::Equal => {
+                        let within = kx.b.int_c(IntOp::And, lane, 15);
+                        if h == 0 {
+                            within
+                        } else {
+                            let (first, zero) = (kx.b.i((h * 32) as i32), kx.b.i(0));
+                            let first = kx.b.select(left, first, zero);
+                            kx.b.iadd(first, within)
+                        }
+                    }
+                    Ordering::Greater => kx.b.add_c(lane, (k * 32 - half) as i32),
+                };
+                let (sin, cos) = angle(kx, j);
+                let minus = kx.neg(sin);
+                let s = match k.cmp(&h) {
+                    Ordering::Less => minus,
+                    Ordering::Equal => kx.b.select(left, minus, sin),
+                    Ordering::Greater => sin,
+                };
+                let t = kx.b.mul(other, s);
+                kx.b.fma(x[k], cos, t)
+            };
+            return (0..x.len()).map(|k| turn(kx, k)).collect();
         }
-        let pairs = x.len() / 2;
         let mut out = x.to_vec();
-        for k in 0..pairs {
+        for k in 0..h {
             let j = self.index(kx, k as u32);
             let (sin, cos) = angle(kx, j);
-            let (a, b) = (x[k], x[k + pairs]);
+            let (a, b) = (x[k], x[k + h]);
             let minus = kx.neg(sin);
             let t = kx.b.mul(b, minus);
             out[k] = kx.b.fma(a, cos, t);
             let t = kx.b.mul(a, sin);
-            out[k + pairs] = kx.b.fma(b, cos, t);
+            out[k + h] = kx.b.fma(b, cos, t);
         }
         out
     }

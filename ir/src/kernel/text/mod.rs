@@ -25,7 +25,7 @@ mod print;
 
 pub(crate) use number::defined_once;
 pub use number::renumber;
-pub use parse::{parse, parse_all};
+pub use parse::{parse, parse_all, parse_head};
 pub(crate) use print::line_at;
 pub use print::{line, print};
 

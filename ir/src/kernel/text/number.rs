@@ -87,19 +87,25 @@ fn visit(b: &mut Block, f: &mut impl FnMut(&mut V, Role)) {
 pub fn renumber(k: &Kernel) -> Kernel {
     let mut k = k.clone();
     let mut body = std::mem::take(&mut k.body);
-    let mut map = std::collections::BTreeMap::new();
+    // Of values that have a type; only faulty kernels have others.
+    let mut known: Vec<Option<V>> = vec![None; k.types.len()];
+    let mut others = std::collections::BTreeMap::new();
     let mut types = vec![];
     for role in [Role::Def, Role::Use] {
         visit(&mut body, &mut |v, r| {
             if r == role {
-                map.entry(*v).or_insert_with(|| {
+                let new = match known.get_mut(v.idx()) {
+                    Some(new) => new,
+                    None => others.entry(*v).or_insert(None),
+                };
+                if new.is_none() {
                     types.push(k.types.get(v.idx()).copied().unwrap_or(Ty::I32));
-                    V(types.len() as u32 - 1)
-                });
+                    *new = Some(V(types.len() as u32 - 1));
+                }
             }
         });
     }
-    visit(&mut body, &mut |v, _| *v = map[v]);
+    visit(&mut body, &mut |v, _| *v = known.get(v.idx()).or(others.get(v)).copied().flatten().unwrap_or(*v));
     k.types = types;
     k.body = body;
     k
@@ -107,8 +113,13 @@ pub fn renumber(k: &Kernel) -> Kernel {
 
 /// Is every value defined at most once?
 pub(crate) fn defined_once(k: &Kernel) -> bool {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut known = vec![false; k.types.len()];
+    let mut others = std::collections::BTreeSet::new();
+    let mut first = |v: V| match known.get_mut(v.idx()) {
+        Some(seen) => !std::mem::replace(seen, true),
+        None => others.insert(v),
+    };
     let mut once = true;
-    visit(&mut k.body.clone(), &mut |v, r| once &= r == Role::Use || seen.insert(*v));
+    visit(&mut k.body.clone(), &mut |v, r| once &= r == Role::Use || first(*v));
     once
 }

@@ -19,6 +19,18 @@ pub fn parse(text: &str) -> Result<Kernel, Vec<Diagnostic>> {
     }
 }
 
+/// The kernel of a text without its body: what a launch of compiled code needs. The body is not read, and may be anything.
+pub fn parse_head(text: &str) -> Result<Kernel, Vec<Diagnostic>> {
+    let of_head = |line: &str| {
+        let word = line.split_whitespace().next().unwrap_or_default();
+        word.is_empty() || word.starts_with("//") || word.starts_with(';') || ["kernel", "buf", "shared"].contains(&word)
+    };
+    // The first line belongs to it whatever it says, so that its faults are told.
+    let end =
+        text.split_inclusive('\n').enumerate().take_while(|(i, line)| *i == 0 || of_head(line)).map(|(_, line)| line.len()).sum();
+    parse(&format!("{}\n}}", text.get(..end).unwrap_or(text)))
+}
+
 /// The kernels of a text, at least one.
 pub fn parse_all(text: &str) -> Result<Vec<Kernel>, Vec<Diagnostic>> {
     let (tokens, errors) = lex(text);
