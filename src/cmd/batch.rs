@@ -71,7 +71,7 @@ impl Prompts {
         }
         let most = ck.config().max_position_embeddings.max(1);
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
-        let context = args.context.unwrap_or_else(|| longest.saturating_add(args.n).clamp(1, most));
+        let context = args.exec.context.unwrap_or_else(|| longest.saturating_add(args.n).clamp(1, most));
         let room = Room::new(ck, Some(context))?;
         for (i, ids) in all.iter().enumerate() {
             room.check(ids).map_err(|d| d.at(self.place(i)))?;
@@ -86,13 +86,14 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
     let ids = OnceCell::new();
     // What is wrong with a prompt is told before the work.
     let look = |ck: &Checkpoint, text: Option<&Text>| prompts.ids(args, ck, text).map(|found| _ = ids.set(found));
-    let Loaded { checkpoint, text, program, gpu, origin, time: compile } = load::load(source, args, o, &look, p)?;
+    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } =
+        load::load(source, &args.exec, false, o, &look, p)?;
     let (Some(text), Some((ids, context))) = (text.as_ref(), ids.into_inner()) else {
         return Err(run::no_tokenizer().into());
     };
     let start = Instant::now();
     let slots = args.slots.map_or(SLOTS, |n| n as usize).min(ids.len());
-    let options = EngineOptions { context: Some(context), slots, ..run::engine_options(args, gpu, false) };
+    let options = EngineOptions { context: Some(context), slots, ..run::engine_options(&args.exec, gpu, false) };
     let mut engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
     if !args.json {
         p.note(&run::loaded(&engine, &program, origin, compile, start.elapsed()));
