@@ -155,7 +155,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "2,17,4", conflicts_with_all = ["raw", "system", "thinking", "special"])]
     pub ids: Option<String>,
     /// Run the prompts of a file together, one a line (`-` is standard input; blank lines are none). For each, a line says its
-    /// number, a tab and the text, where ends of lines, tabs and backslashes are written \n, \t and \\
+    /// number, a tab and the text, where ends of lines, tabs and backslashes are written \n, \t and \\. A model without a tokenizer
+    /// takes and gives token ids
     #[arg(long, value_name = "FILE")]
     pub batch: Option<OsString>,
     /// Most tokens to generate for a turn
@@ -179,7 +180,10 @@ pub struct RunArgs {
     /// Write the logits of every token that was run, and the ids, to this safetensors file (one prompt only)
     #[arg(long, value_name = "FILE")]
     pub logits: Option<PathBuf>,
-    /// Hold the conversation N times and compare the digests of all logits: a difference is an error (1 only tells the digest)
+    /// Tell the digest of all logits: of the conversation, or with `--json` of each prompt of `--batch`
+    #[arg(long)]
+    pub digest: bool,
+    /// Hold the conversation N times and compare the digests of all logits: a difference is an error
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["batch", "logits"])]
     pub repeat: Option<u32>,
     /// Prompts of `--batch` that run together, 1 to 64 [default: 16]

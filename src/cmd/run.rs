@@ -65,7 +65,7 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } =
         load::load(&source, &args.exec, ids, options, &look, p)?;
     let start = Instant::now();
-    let options = engine_options(&args.exec, gpu, logits.is_some() || args.repeat.is_some());
+    let options = engine_options(&args.exec, gpu, logits.is_some() || digests(args));
     let engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
     let load = start.elapsed();
     if !args.json {
@@ -92,8 +92,12 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         Input::Ids(ids) => session.answer(ids, show_of(args, true), p).map(|_| ())?,
         _ => session.lines(p)?,
     }
-    let Some(times) = args.repeat else { return Ok(()) };
-    session.repeat(&input, times, p)
+    if digests(args) { session.repeat(&input, args.repeat.unwrap_or(1), p) } else { Ok(()) }
+}
+
+/// Are digests of logits wanted?
+pub(super) fn digests(args: &RunArgs) -> bool {
+    args.digest || args.repeat.is_some()
 }
 
 /// How the program is run.
@@ -301,7 +305,7 @@ impl Turns<'_> {
     /// One turn: the whole history is rendered again; what it shares with what was computed is not computed again.
     fn turn(&mut self, prompt: &str, p: &mut Printer) -> Result<(), Stop> {
         let text = self.text.ok_or_else(no_tokenizer)?;
-        if self.args.repeat.is_some() {
+        if digests(self.args) {
             self.asked.push(prompt.into());
         }
         if self.args.raw {
@@ -323,7 +327,7 @@ impl Turns<'_> {
             Some(pending) => Some(LogitsFile::begin(pending, self.engine.vocab())?),
             None => None,
         };
-        let mut digest = args.repeat.map(|_| Digest::default());
+        let mut digest = digests(args).then(Digest::default);
         let asked = file.is_some() || digest.is_some();
         let mut row = |r: &[f32]| {
             file.iter_mut().for_each(|f| f.row(r));
