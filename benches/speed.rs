@@ -8,6 +8,7 @@ use ir::graph::{Elem, Graph, NodeId, Rows, Stage, Type, verify};
 use ir::order::ReductionOrder;
 use ir::plan::phases::Phases;
 use ir::plan::{Arg, BufferKind, Pack, Plan, state};
+use isobit::bandwidth;
 use isobit::emit::Code;
 use isobit::options::CompileOptions;
 use isobit::pipeline::{self, Watch};
@@ -52,29 +53,6 @@ fn main() {
     if wanted("demo") {
         demo(&isas, threads);
     }
-}
-
-/// Bytes per second that `threads` threads read of a buffer of this size.
-fn read_bandwidth(words: &[u64], threads: usize, turns: usize) -> f64 {
-    let mut best = f64::MAX;
-    for _ in 0..turns {
-        let t = Instant::now();
-        std::thread::scope(|s| {
-            for part in words.chunks(words.len().div_ceil(threads)) {
-                s.spawn(move || {
-                    let mut sums = [0u64; 32];
-                    for c in part.chunks_exact(32) {
-                        for (s, w) in sums.iter_mut().zip(c) {
-                            *s = s.wrapping_add(*w);
-                        }
-                    }
-                    black_box(sums);
-                });
-            }
-        });
-        best = best.min(t.elapsed().as_secs_f64());
-    }
-    words.len() as f64 * 8.0 / best
 }
 
 /// embed -> quantize -> qlinear, the last two in one stage or apart.
@@ -182,7 +160,7 @@ fn gemv(rows: u32, cols: u32, bits: u32, isa: HostIsa, threads: usize) {
         // SAFETY: as above.
         unsafe { dev.run(list, &[]).expect("run") };
         best = best.min(t.elapsed().as_secs_f64());
-        read = read.max(read_bandwidth(&words, threads, 1));
+        read = read.max(bandwidth::once(&words, threads));
     }
     let speed = copies as f64 * matrix_bytes as f64 / best;
     println!(

@@ -2,6 +2,7 @@
 
 use crate::gpu::Choice;
 use crate::options::PrefillPlan;
+use crate::options::Scheduled;
 use crate::switches::{Switches, cubins, launch_mode, on_off, prefill_plan};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use runtime::assembler::Cubins;
@@ -26,6 +27,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Run a model: a prompt, or a conversation line by line
     Run(RunArgs),
+    /// Measure speed, with the digests of what was computed
+    Bench(BenchArgs),
     /// Print what the compiler makes of a model
     Dump(DumpArgs),
     /// Print the token ids of a text, or the text of token ids
@@ -65,6 +68,10 @@ pub struct BuildArgs {
     /// Have machine code for GPUs beside PTX: if an assembler is found (auto), always (on) or never (off); in a run also whether it is taken
     #[arg(long, value_name = "auto|on|off", value_parser = cubins, help_heading = "Compilation")]
     pub cubin: Option<Cubins>,
+    /// Spread work like this, in numbers as `isobit inspect` prints them: no schedule changes a bit. KIND is host, host-prefill,
+    /// gpu or gpu-prefill (may be repeated)
+    #[arg(long, value_name = "KIND=NUMBERS", value_parser = Scheduled::parse, help_heading = "Compilation")]
+    pub schedule: Vec<Scheduled>,
     /// What passes are asked for.
     #[command(flatten)]
     pub passes: PassArgs,
@@ -148,7 +155,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "2,17,4", conflicts_with_all = ["raw", "system", "thinking", "special"])]
     pub ids: Option<String>,
     /// Run the prompts of a file together, one a line (`-` is standard input; blank lines are none). For each, a line says its
-    /// number, a tab and the text, where ends of lines, tabs and backslashes are written \n, \t and \\
+    /// number, a tab and the text, where ends of lines, tabs and backslashes are written \n, \t and \\. A model without a tokenizer
+    /// takes and gives token ids
     #[arg(long, value_name = "FILE")]
     pub batch: Option<OsString>,
     /// Most tokens to generate for a turn
@@ -169,18 +177,32 @@ pub struct RunArgs {
     /// Print one JSON object a turn, or a line of `--batch`: ids, text, why it ended, times
     #[arg(long)]
     pub json: bool,
-    /// Print every option and switch in effect to standard error, and where it comes from
-    #[arg(long)]
-    pub print_options: bool,
     /// Write the logits of every token that was run, and the ids, to this safetensors file (one prompt only)
     #[arg(long, value_name = "FILE")]
     pub logits: Option<PathBuf>,
-    /// Tokens of a prompt that are computed together
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65535), help_heading = "Execution")]
-    pub prefill_chunk: Option<u32>,
+    /// Tell the digest of all logits: of the conversation, or with `--json` of each prompt of `--batch`
+    #[arg(long)]
+    pub digest: bool,
+    /// Hold the conversation N times and compare the digests of all logits: a difference is an error
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["batch", "logits"])]
+    pub repeat: Option<u32>,
     /// Prompts of `--batch` that run together, 1 to 64 [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "batch", help_heading = "Execution")]
     pub slots: Option<u32>,
+    /// How it runs.
+    #[command(flatten)]
+    pub exec: ExecArgs,
+}
+
+/// Options that decide how a program is found and run. None changes a bit.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// Print every option and switch in effect to standard error, and where it comes from
+    #[arg(long)]
+    pub print_options: bool,
+    /// Tokens of a prompt that are computed together
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65535), help_heading = "Execution")]
+    pub prefill_chunk: Option<u32>,
     /// Threads of the CPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Execution")]
     pub threads: Option<u32>,
@@ -193,6 +215,10 @@ pub struct RunArgs {
     /// Give a GPU its launches one by one (stream) or as a captured graph [default: graph]
     #[arg(long, value_name = "stream|graph", value_parser = launch_mode, help_heading = "Execution")]
     pub launch: Option<LaunchMode>,
+    /// Fill values between kernels, and caches that hold nothing, with NaN before use and between turns: what no kernel wrote
+    /// and some kernel reads then spoils the result
+    #[arg(long, help_heading = "Execution")]
+    pub poison: bool,
     /// Run the program of this target, or `interp`: the reference interpreter (slow)
     #[arg(long, value_name = "TARGET", help_heading = "Execution")]
     pub target: Option<String>,
@@ -205,6 +231,41 @@ pub struct RunArgs {
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// `isobit bench`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  isobit bench\n  isobit bench demo.isobit --depth 0,512,2048 -n 32 --json\n  isobit bench --config gemma-4-26b-a4b --weights random:1 --device cuda --prefill 128,2048"
+)]
+pub struct BenchArgs {
+    /// Checkpoint folder, artifact or `demo` [default: demo]
+    #[arg(value_name = "MODEL|ARTIFACT")]
+    pub model: Option<OsString>,
+    /// The model that the config.json of this folder describes, with weights that a seed makes
+    #[arg(long, value_name = "FOLDER", conflicts_with = "model", requires = "weights")]
+    pub config: Option<PathBuf>,
+    /// Generate after so many tokens, each a measurement
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', default_value = "0,512")]
+    pub depth: Vec<u32>,
+    /// Run prompts of so many tokens, each a measurement
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', default_value = "128", value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill: Vec<u32>,
+    /// Tokens to generate at each depth
+    #[arg(short, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub n: u32,
+    /// Times to measure each; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Seed of the token ids that are run [default: that of `--weights`, or 1]
+    #[arg(long, value_name = "SEED")]
+    pub seed: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// How it runs.
+    #[command(flatten)]
+    pub exec: ExecArgs,
 }
 
 /// What `isobit dump` prints.

@@ -1,5 +1,6 @@
 //! Several prompts on one engine: as many together as there are slots, each admitted when one is free.
 
+use crate::digest::Digest;
 use crate::engine::{Engine, StopReason, over};
 use ir::diag::Result;
 use runtime::sequences::Sequences;
@@ -16,6 +17,8 @@ pub struct Batch<'a> {
     pub max: usize,
     /// Ids that end a generation.
     pub stop: &'a [u32],
+    /// Make the digests of all logits; then every prompt is computed as a whole.
+    pub digest: bool,
 }
 
 /// What came out for one prompt.
@@ -27,6 +30,8 @@ pub struct Finished {
     pub stop: StopReason,
     /// Tokens of the prompt that were not computed, because an earlier prompt began with them.
     pub kept: usize,
+    /// Of all logits, if it was asked for.
+    pub digest: Option<String>,
 }
 
 /// What it took.
@@ -51,26 +56,28 @@ pub type OnEnd<'a> = &'a mut dyn FnMut(usize, Result<Finished>) -> ControlFlow<(
 
 /// Greedy generation for all prompts. They end in any order. What fails in one sequence is told as its end.
 pub fn run(engine: &mut Engine, batch: &Batch, on_end: OnEnd) -> Result<Report> {
-    let Batch { prompts, max, stop } = *batch;
-    let (context, chunk, start) = (engine.context(), engine.chunk(), Instant::now());
+    let Batch { prompts, max, stop, digest } = *batch;
+    let (context, chunk, vocab, start) = (engine.context(), engine.chunk(), engine.vocab(), Instant::now());
     let mut sequences = Sequences::new(engine.session(), chunk);
     let mut waiting = 0..prompts.len();
     let mut live: BTreeMap<usize, (usize, Finished)> = BTreeMap::new();
+    let mut digests: BTreeMap<usize, Digest> = BTreeMap::new();
     let mut report = Report::default();
     'steps: loop {
         while sequences.free() > 0
             && let Some(i) = waiting.next()
         {
-            let (slot, kept) = sequences.admit(&prompts[i], false)?;
+            let (slot, kept) = sequences.admit(&prompts[i], digest)?;
+            digests.insert(slot, Digest::default());
             (report.run, report.kept) = (report.run + prompts[i].len() - kept, report.kept + kept);
-            live.insert(slot, (i, Finished { ids: vec![], stop: StopReason::Length, kept }));
+            live.insert(slot, (i, Finished { ids: vec![], stop: StopReason::Length, kept, digest: None }));
         }
         if live.is_empty() {
             break;
         }
         report.steps += 1;
         report.together = report.together.max(live.len());
-        for ended in sequences.step(&mut |_, _| {})? {
+        for ended in sequences.step(&mut |slot, row| digests.entry(slot).or_default().row(&row[..vocab.min(row.len())]))? {
             let Some((i, mut f)) = live.remove(&ended.slot) else { continue };
             let over = match ended.next {
                 Ok(_) if max == 0 => Some(Ok(StopReason::Length)),
@@ -90,6 +97,7 @@ pub fn run(engine: &mut Engine, batch: &Batch, on_end: OnEnd) -> Result<Report> 
                 continue;
             };
             sequences.finish(ended.slot);
+            f.digest = digests.remove(&ended.slot).filter(|_| digest).map(|d| d.hex());
             if on_end(i, over.map(|stop| Finished { stop, ..f })).is_break() {
                 break 'steps;
             }

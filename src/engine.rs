@@ -4,6 +4,7 @@ use crate::emit::{Code, kernels_text};
 use crate::gpu;
 use crate::pipeline::{Program, Progress};
 use ir::diag::{Diagnostic, Result};
+use ir::kernel::interp::RunOptions;
 use models::Checkpoint;
 use runtime::assembler::Cubins;
 use runtime::cpu::{CpuDevice, CpuOptions};
@@ -38,6 +39,8 @@ pub struct EngineOptions {
     pub slots: usize,
     /// Logits of all tokens will be asked for, so that there is room for many rows of them.
     pub logits: bool,
+    /// Memory that holds nothing is filled with NaN.
+    pub poison: bool,
 }
 
 /// What is generated.
@@ -160,12 +163,16 @@ impl Engine {
         let (device, code): (Box<dyn Device>, Vec<u8>) = match &program.code {
             Code::Host(object) => (Box::new(CpuDevice::new(cpu(options))?), object.clone()),
             Code::Kernels => {
-                (Box::new(InterpDevice::new(Default::default())), kernels_text(program.plans.kernels()).into_bytes())
+                let checks = RunOptions { poison: options.poison, ..RunOptions::default() };
+                (Box::new(InterpDevice::new(checks)), kernels_text(program.plans.kernels()).into_bytes())
             }
             Code::Gpu(_) => gpu::open(program, options)?,
         };
         let plans = (*program.plans).clone();
-        let session = Session::new(device, plans, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
+        let mut session = Session::new(device, plans, &code, ck, limits, &mut |done, of| progress("weights", done, of))?;
+        if options.poison {
+            session.poison();
+        }
         Ok(Engine { session, room, chunk })
     }
 
@@ -194,8 +201,8 @@ impl Engine {
         &mut self.session
     }
 
-    /// Greedy generation. `on_token` gets each id as it comes and may break off. With `logits`, every position's logits go
-    /// there, those of the prompt included, and the prompt is computed anew.
+    /// Greedy generation. `on_token` gets each id as it comes and may break off. With `logits`, those of every position that is
+    /// computed go there, those of the prompt included.
     pub fn generate(
         &mut self,
         request: &Request,
@@ -204,9 +211,6 @@ impl Engine {
     ) -> Result<Generation> {
         let Request { prompt, max, stop } = *request;
         self.room.check(prompt)?;
-        if logits.is_some() {
-            self.session.reset();
-        }
         let (vocab, asked) = (self.room.vocab, logits.is_some());
         let mut rows = |row: &[f32]| {
             if let Some(sink) = &mut logits {
@@ -258,5 +262,5 @@ pub(crate) fn over(prompt: usize, ids: &[u32], max: usize, stop: &[u32], context
 
 fn cpu(options: &EngineOptions) -> CpuOptions {
     let default = CpuOptions::default();
-    CpuOptions { threads: options.threads.unwrap_or(default.threads), ..default }
+    CpuOptions { threads: options.threads.unwrap_or(default.threads), poison: options.poison, ..default }
 }

@@ -88,6 +88,7 @@ mod with_cuda {
             launch: options.launch.unwrap_or_default(),
             cubins: options.cubins,
             dependent: true,
+            fill: if options.poison { cuda::Fill::Poison } else { cuda::Fill::Zero },
             ..cuda::CudaOptions::default()
         })?;
         let machine = code.machine.as_ref().filter(|_| options.cubins != Cubins::Off);

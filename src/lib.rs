@@ -8,9 +8,12 @@
 
 pub mod args;
 pub mod artifact;
+pub mod bandwidth;
 pub mod batch;
+pub mod bench;
 pub mod cache;
 pub mod cmd;
+pub mod digest;
 pub mod emit;
 pub mod engine;
 pub mod explain;

@@ -3,6 +3,8 @@
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::EmbedMode;
+use ir::plan::phases::Phases;
+use passes::lower::schedule::Schedule;
 use passes::{Level, Manager};
 use runtime::assembler::Cubins;
 use std::collections::BTreeMap;
@@ -21,8 +23,38 @@ pub struct CompileOptions {
     pub prefill: PrefillPlan,
     /// Is there to be machine code for GPUs? It is the same program without.
     pub cubins: Cubins,
+    /// Free schedules in place of the targets' own; the last of a kind counts.
+    pub schedules: Vec<Scheduled>,
     /// Options of the passes.
     pub passes: passes::Options,
+}
+
+/// A free schedule, and what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Of these targets.
+    pub class: Class,
+    /// For chunks of many tokens.
+    pub prefill: bool,
+    /// The schedule.
+    pub schedule: Schedule,
+}
+
+impl Scheduled {
+    /// Reads `gpu=4/4/...` or `gpu-prefill=4/4/...`.
+    pub fn parse(text: &str) -> std::result::Result<Scheduled, String> {
+        let (kind, numbers) = text.split_once('=').ok_or("expected KIND=NUMBERS")?;
+        let (class, prefill) = kind.strip_suffix("-prefill").map_or((kind, false), |c| (c, true));
+        let class = Class::ALL.into_iter().find(|c| c.name() == class);
+        let class = class.ok_or("the kind is host, host-prefill, gpu or gpu-prefill")?;
+        let schedule = Schedule::parse(numbers).ok_or("no such schedule: `isobit inspect` prints that of an artifact")?;
+        Ok(Scheduled { class, prefill, schedule })
+    }
+
+    /// What it is for, as on the command line.
+    pub fn kind(&self) -> String {
+        format!("{}{}", self.class.name(), if self.prefill { "-prefill" } else { "" })
+    }
 }
 
 /// Which targets get a plan of their own for chunks of many tokens.
@@ -68,6 +100,7 @@ impl Default for CompileOptions {
             embed: EmbedMode::Factor,
             prefill: PrefillPlan::default(),
             cubins: Cubins::default(),
+            schedules: vec![],
             passes: passes::Options::default(),
         }
     }
@@ -90,6 +123,18 @@ impl CompileOptions {
         Manager::default().passes().map(|p| (p.name().to_string(), self.passes.is_on(p.name()))).collect()
     }
 
+    /// The free schedule of a class of targets, for one token or for chunks of many.
+    pub fn schedule(&self, class: Class, prefill: bool) -> Schedule {
+        let given = self.schedules.iter().rev().find(|s| s.class == class && s.prefill == prefill);
+        given.map_or(class.schedule(prefill), |s| s.schedule)
+    }
+
+    /// Those of a program for this class, as text.
+    pub fn schedules_of(&self, class: Class, plans: &Phases) -> (String, Option<String>) {
+        let text = |prefill| self.schedule(class, prefill).to_string();
+        (text(false), plans.prefill.as_ref().map(|_| text(true)))
+    }
+
     /// Switches all fusing passes together.
     pub fn set_fusion(&mut self, on: bool) {
         for pass in FUSING {
@@ -101,7 +146,8 @@ impl CompileOptions {
     pub fn text(&self) -> String {
         let mut passes = self.passes.clone();
         passes.switches.retain(|_, on| !*on); // On is what passes are.
-        format!("embed={} prefill-plan={} {passes}", embed_name(self.embed), self.prefill.name())
+        let schedules: String = self.schedules.iter().map(|s| format!(" {}={}", s.kind(), s.schedule)).collect();
+        format!("embed={} prefill-plan={} {passes}{schedules}", embed_name(self.embed), self.prefill.name())
     }
 }
 

@@ -203,7 +203,7 @@ fn place(
     options: &CompileOptions,
     watch: &mut Watch,
 ) -> Result<Plan> {
-    let mut passes = Options { schedule: class.schedule(prefill), ..options.passes.clone() };
+    let mut passes = Options { schedule: options.schedule(class, prefill), ..options.passes.clone() };
     // The numbers of decisions go on from those of the passes before.
     passes.pass_limit = passes.pass_limit.map(|l| l.saturating_sub(*taken));
     let mut module = Module::new(graph.clone());

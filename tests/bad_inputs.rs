@@ -44,6 +44,11 @@ fn artifacts() {
 }
 
 #[test]
+fn measurements() {
+    bad::group("bench", bad::bench::cases());
+}
+
+#[test]
 fn artifacts_of_garbage() {
     bad::group("garbage", bad::garbage::cases());
 }

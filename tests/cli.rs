@@ -494,6 +494,15 @@ fn ids_need_no_tokenizer() {
     fs::write(dir.join("m/generation_config.json"), end).unwrap();
     let o = isobit(&dir, &args(&["run", "m", "-n", "4", "--ids", "2,105,7"]), b"");
     assert_eq!((o.code, o.out.trim_end().split(',').next_back()), (0, Some(ids[1].as_str())), "{} {}", o.out, o.err);
+    // Many together are lists of ids, too, and have the digest of a run alone.
+    let o = isobit(&dir, &args(&["run", "m", "-n", "2", "--ignore-eos", "--batch", "-", "--digest", "--json"]), b"7\n2,105,7\n");
+    assert_eq!(o.code, 0, "{}", o.err);
+    let many: serde_json::Value = serde_json::from_str(o.out.lines().nth(1).unwrap()).unwrap();
+    let alone = isobit(&dir, &args(&["run", "m", "-n", "2", "--ignore-eos", "--ids", "2,105,7", "--digest", "--json"]), b"");
+    let alone: serde_json::Value = serde_json::from_str(alone.out.lines().nth(1).unwrap()).unwrap();
+    assert!(many["logits"].is_string() && many["text"].is_null() && many["logits"] == alone["logits"], "{many} {alone}");
+    let o = isobit(&dir, &args(&["run", "m", "--batch", "-"]), b"7\nHello\n");
+    assert!(o.code == 2 && o.err.starts_with("error[E0773]") && o.err.contains("standard input:2"), "{}", o.err);
     for text in [run(&[]), run(&["Hello"])] {
         assert!(text.code == 1 && text.err.starts_with("error[E0240]") && text.out.is_empty(), "{}", text.err);
     }

@@ -319,3 +319,21 @@ fn contraction_and_forbidden_forms_are_seen() {
         let _ = std::fs::remove_file(at.with_extension(ext));
     }
 }
+
+/// The kernel that measures bandwidth does its reads, eight of 16 bytes a thread, and spills nothing.
+#[test]
+fn the_kernel_that_only_reads_assembles() {
+    let at = Path::new(env!("CARGO_TARGET_TMPDIR")).join("read");
+    let ptx = isobit::bandwidth::ptx();
+    assert_eq!(ptx.matches("ld.global.v4.u32").count(), 8);
+    for target in [Target::Sm90, Target::Sm121] {
+        let a = assemble(&ptx, target, &at).unwrap_or_else(|e| panic!("{}: {e}", target.name()));
+        assert!(a.spilled == 0 && a.registers <= 64, "{}: {} registers", target.name(), a.registers);
+        let raw = at.with_extension("bin");
+        std::fs::write(&raw, &a.code).unwrap();
+        let machine = target.name().replace("sm_", "SM");
+        let out = Command::new(tool("nvdisasm")).args(["-b", &machine]).arg(&raw).output().unwrap();
+        let reads = String::from_utf8_lossy(&out.stdout).matches("LDG.E.128").count();
+        assert_eq!(reads, 8, "{}", target.name());
+    }
+}

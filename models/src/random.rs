@@ -79,6 +79,12 @@ fn block(key: u64, n: u64, width: u32) -> u64 {
     floor_avg(ceil_avg(h(0), h(1), low), ceil_avg(h(2), h(3), low), low)
 }
 
+/// Token ids at these positions of a text without sense, below `vocab`: to measure with.
+pub fn tokens(seed: u64, positions: Range<u64>, vocab: u32) -> Vec<u32> {
+    let key = key(seed, "tokens", 1);
+    positions.map(|i| (hash(key, i) % u64::from(vocab.max(1))) as u32).collect()
+}
+
 /// A finite number as bf16, to nearest even.
 fn bf16(x: f32) -> u16 {
     let b = x.to_bits();

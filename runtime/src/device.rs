@@ -5,6 +5,7 @@
 //! is a device pointer, and a launch has `32 * warps` threads a block.
 
 use crate::memory::Available;
+use crate::weights::PIECE;
 use ir::diag::{Diagnostic, Result};
 
 /// A buffer of one device; never reused for another buffer.
@@ -125,6 +126,17 @@ pub trait Device: Send {
         let mut staging = staging(len)?;
         fill(&mut staging);
         self.write(buffer, offset, &staging)
+    }
+
+    /// Sets `len` bytes of a buffer, after all earlier runs and before all later ones. It may return before it is done.
+    fn fill(&mut self, buffer: BufferId, offset: u64, len: u64, byte: u8) -> Result<()> {
+        let mut at = 0;
+        while at < len {
+            let n = (len - at).min(PIECE);
+            self.write_with(buffer, offset + at, n as usize, &mut |out| out.fill(byte))?;
+            at += n;
+        }
+        Ok(())
     }
 
     /// Memory that buffers can still have, if the device knows.

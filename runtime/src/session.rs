@@ -11,8 +11,10 @@ use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::plan::phases::{DECODE_ROWS, Phases};
 use ir::plan::{Arg, Buffer, BufferKind, Plan};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
+
+mod poison;
 
 /// Names of the values that every program has.
 const LOGITS: &str = "logits";
@@ -76,6 +78,9 @@ pub struct Session {
     /// What state and table hold once all that is queued is done; shorter where that is not known.
     told: [Vec<i32>; 2],
     vocab: usize,
+    needs: Needs,
+    /// Slots that begin anew with the next step, so that memory is poisoned before; none if it never is.
+    poison: Option<BTreeSet<usize>>,
 }
 
 impl Session {
@@ -98,8 +103,8 @@ impl Session {
         phases.check()?;
         let common = phases.common();
         let sizes = Sizes::of(&common, &limits);
+        let needs = Needs::of(&common, &limits, source, code.len() as u64)?;
         if let Some(available) = device.available() {
-            let needs = Needs::of(&common, &limits, source, code.len() as u64)?;
             memory::check(&needs, &available, &common, &limits)?;
         }
         memory::addressable(&common, &sizes)?;
@@ -163,12 +168,28 @@ impl Session {
         });
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
         let slots = vec![Slot::default(); limits.slots];
-        Ok(Session { device, limits, plans, last: 0, sizes, slots, told: Default::default(), vocab })
+        let (told, poison) = (Default::default(), None);
+        Ok(Session { device, limits, plans, last: 0, sizes, slots, told, vocab, needs, poison })
     }
 
     /// Name of the device.
     pub fn device_name(&self) -> String {
         self.device.name()
+    }
+
+    /// The device, for work beside the session's: between two calls of a session nothing of its own is under way.
+    pub fn device(&mut self) -> &mut dyn Device {
+        &mut *self.device
+    }
+
+    /// What it holds.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    /// Launches for one token.
+    pub fn launches(&self) -> usize {
+        self.plans[0].launches.len()
     }
 
     /// The limits it was made with.
@@ -207,6 +228,7 @@ impl Session {
     /// Forgets all but the first tokens of a slot.
     pub(crate) fn keep(&mut self, slot: usize, tokens: usize) {
         self.slots[slot].keep(tokens);
+        self.poison.iter_mut().for_each(|p| _ = p.insert(slot));
     }
 
     /// Refuses tokens that a slot has no room for.
@@ -366,6 +388,10 @@ impl Session {
     fn not_finite(&mut self, slot: usize) -> Diagnostic {
         let tokens = self.slots[slot].tokens.clone();
         self.keep(slot, 0);
+        // Rows end in padding that is not looked for.
+        if let Err(d) = self.clean() {
+            return d;
+        }
         let (mut at, mut place) = (tokens.len().saturating_sub(1), LOGITS.to_string());
         for (i, token) in tokens.iter().enumerate() {
             match self.first_bad_value(slot, *token) {
@@ -427,6 +453,7 @@ impl Session {
 
     /// Queues what kernels are told of a step.
     fn queue_input(&mut self, parts: &[Part], input: Input) -> Result<Table> {
+        self.poison_what_is_free()?;
         let table = Table::new(parts, &self.sizes);
         self.queue_changes(BufferKind::State, 0, &table.state)?;
         self.queue_changes(BufferKind::Rows, 1, &table.entries)?;

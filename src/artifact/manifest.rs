@@ -3,6 +3,7 @@
 use super::FORMAT;
 use crate::options::{CompileOptions, embed_name};
 use crate::stats::PlanStats;
+use crate::target::Target;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -162,6 +163,12 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// The free schedules of a target's program: for a token, and for chunks of many if they have a plan of their own.
+    pub fn schedules(&self, target: Target) -> (String, Option<String>) {
+        let of = |t: &TargetEntry| (t.decode.schedule.clone(), t.prefill.as_ref().map(|p| p.schedule.clone()));
+        self.targets.iter().find(|t| t.name == target.name()).map(of).unwrap_or_default()
+    }
+
     /// The text, with its checksum.
     pub fn text(&self) -> String {
         let blank = Manifest { checksum: String::new(), ..self.clone() };

@@ -86,7 +86,7 @@ fn fill(
     };
     let stats = |p: &Program| {
         let entry = |plan: &Plan, prefill| PlanEntry {
-            schedule: p.target.class().schedule(prefill).to_string(),
+            schedule: compiled.options.schedule(p.target.class(), prefill).to_string(),
             stats: PlanStats::new(plan, ck),
         };
         TargetEntry {

@@ -64,14 +64,17 @@ impl Prompts {
 
     /// Ids of all, and the context: what they take, if none is asked for.
     fn ids(&self, args: &RunArgs, ck: &Checkpoint, text: Option<&Text>) -> Result<(Vec<Vec<u32>>, usize)> {
-        let text = text.ok_or_else(|| run::no_tokenizer().at(ck.place()))?;
         let mut all = vec![];
         for (i, (_, line)) in self.lines.iter().enumerate() {
-            all.push(Form::of(args).first_turn(text, line).map_err(|d| d.at(self.place(i)))?);
+            let ids = match text {
+                Some(text) => Form::of(args).first_turn(text, line),
+                None => run::parse_ids(line).map_err(|_| run::no_tokenizer()),
+            };
+            all.push(ids.map_err(|d| d.at(self.place(i)))?);
         }
         let most = ck.config().max_position_embeddings.max(1);
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
-        let context = args.context.unwrap_or_else(|| longest.saturating_add(args.n).clamp(1, most));
+        let context = args.exec.context.unwrap_or_else(|| longest.saturating_add(args.n).clamp(1, most));
         let room = Room::new(ck, Some(context))?;
         for (i, ids) in all.iter().enumerate() {
             room.check(ids).map_err(|d| d.at(self.place(i)))?;
@@ -86,13 +89,11 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
     let ids = OnceCell::new();
     // What is wrong with a prompt is told before the work.
     let look = |ck: &Checkpoint, text: Option<&Text>| prompts.ids(args, ck, text).map(|found| _ = ids.set(found));
-    let Loaded { checkpoint, text, program, gpu, origin, time: compile } = load::load(source, args, o, &look, p)?;
-    let (Some(text), Some((ids, context))) = (text.as_ref(), ids.into_inner()) else {
-        return Err(run::no_tokenizer().into());
-    };
+    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } = load::load(source, &args.exec, true, o, &look, p)?;
+    let Some((ids, context)) = ids.into_inner() else { return Err(run::no_tokenizer().into()) };
     let start = Instant::now();
     let slots = args.slots.map_or(SLOTS, |n| n as usize).min(ids.len());
-    let options = EngineOptions { context: Some(context), slots, ..run::engine_options(args, gpu, false) };
+    let options = EngineOptions { context: Some(context), slots, ..run::engine_options(&args.exec, gpu, args.digest) };
     let mut engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
     if !args.json {
         p.note(&run::loaded(&engine, &program, origin, compile, start.elapsed()));
@@ -105,7 +106,7 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
     let mut on_end = |i: usize, end: Result<Finished>| {
         let ended = match end {
             Ok(f) => {
-                held.insert(i, line(args, prompts.lines[i].0, i, &ids[i], &f, text, show));
+                held.insert(i, line(args, prompts.lines[i].0, i, &ids[i], &f, text.as_ref(), show));
                 Ok(())
             }
             Err(d) => {
@@ -129,7 +130,7 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
             }
         }
     };
-    let report = batch::run(&mut engine, &Batch { prompts: &ids, max: args.n, stop: &stop }, &mut on_end)?;
+    let report = batch::run(&mut engine, &Batch { prompts: &ids, max: args.n, stop: &stop, digest: args.digest }, &mut on_end)?;
     if let Some(stop) = failed {
         return Err(stop);
     }
@@ -138,12 +139,13 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
 }
 
 /// The line of one prompt.
-fn line(args: &RunArgs, number: usize, index: usize, prompt: &[u32], f: &Finished, text: &Text, show: Show) -> String {
-    let said = text_of(text, &f.ids, show);
+fn line(args: &RunArgs, number: usize, index: usize, prompt: &[u32], f: &Finished, text: Option<&Text>, show: Show) -> String {
+    let said = text.map(|text| text_of(text, &f.ids, show));
     if !args.json {
-        return format!("{number}\t{}", on_one_line(&said));
+        let ids = || f.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        return format!("{number}\t{}", said.map_or_else(ids, |s| on_one_line(&s)));
     }
-    json!({
+    let mut out = json!({
         "index": index,
         "line": number,
         "prompt_ids": prompt,
@@ -151,8 +153,11 @@ fn line(args: &RunArgs, number: usize, index: usize, prompt: &[u32], f: &Finishe
         "text": said,
         "stop": f.stop.name(),
         "kept": f.kept,
-    })
-    .to_string()
+    });
+    if let Some(digest) = &f.digest {
+        out["logits"] = digest.as_str().into();
+    }
+    out.to_string()
 }
 
 /// Text whose ends of lines, tabs and backslashes are spelled out.

@@ -1,8 +1,8 @@
-//! From what `isobit run` is given to a program that can run: an artifact, an entry of the cache, or a compilation.
+//! From what `isobit run` and `isobit bench` are given to a program that can run: an artifact, an entry of the cache, or a compilation.
 
 use super::{Stop, options, resolve};
-use crate::args::{BuildArgs, RunArgs};
-use crate::artifact::{Artifact, Manifest};
+use crate::args::{BuildArgs, ExecArgs};
+use crate::artifact::{Artifact, Manifest, TargetEntry};
 use crate::cache::{Cache, Lookup};
 use crate::emit::Code;
 use crate::gpu::{self, Choice, Place};
@@ -28,6 +28,8 @@ pub struct Loaded {
     pub program: Program,
     /// Number of the GPU that it runs on, if it is a program for one.
     pub gpu: u32,
+    /// Its free schedules: for a token, and for chunks of many if they have a plan of their own.
+    pub schedules: (String, Option<String>),
     /// Where the program came from, for the report.
     pub origin: &'static str,
     /// Time it took to get the program.
@@ -43,7 +45,7 @@ enum Runner {
 }
 
 /// Checks the options before any file is read.
-pub fn check(args: &RunArgs) -> Result<CompileOptions> {
+pub fn check(args: &ExecArgs) -> Result<CompileOptions> {
     let runner = runner(args)?;
     fits(runner, args)?;
     let targets = match runner {
@@ -56,7 +58,7 @@ pub fn check(args: &RunArgs) -> Result<CompileOptions> {
     resolve(&args.build, targets)
 }
 
-fn runner(args: &RunArgs) -> Result<Runner> {
+fn runner(args: &ExecArgs) -> Result<Runner> {
     Ok(match args.target.as_deref() {
         None => Runner::Best,
         Some("interp") => Runner::Interpreter,
@@ -65,7 +67,7 @@ fn runner(args: &RunArgs) -> Result<Runner> {
 }
 
 /// Refuses a target that the device cannot be for, and ways of launching for what is launched by nobody.
-fn fits(runner: Runner, args: &RunArgs) -> Result<()> {
+fn fits(runner: Runner, args: &ExecArgs) -> Result<()> {
     let on_gpu = match runner {
         Runner::Best => args.device != Choice::Cpu,
         Runner::Named(t) => t.class() == Class::Gpu,
@@ -87,7 +89,7 @@ fn fits(runner: Runner, args: &RunArgs) -> Result<()> {
 }
 
 /// Refuses `--launch` where no GPU runs the program.
-fn launches(args: &RunArgs) -> Result<()> {
+fn launches(args: &ExecArgs) -> Result<()> {
     match args.launch {
         None => Ok(()),
         Some(_) => Err(Diagnostic::new("E0797", "`--launch` is for GPUs: on the processor a list of launches is one call")
@@ -99,12 +101,20 @@ fn launches(args: &RunArgs) -> Result<()> {
 /// Looks at a model before the work.
 pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 
-/// Gets the program, unless `look` finds that it could not be used.
-pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, p: &mut Printer) -> Result<Loaded, Stop> {
+/// Gets the program, unless `look` finds that it could not be used. A model that is given `ids` needs no tokenizer.
+pub fn load(
+    source: &Source,
+    args: &ExecArgs,
+    ids: bool,
+    mut o: CompileOptions,
+    look: Look,
+    p: &mut Printer,
+) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
-    let done =
-        |checkpoint, text, program, gpu, origin| Ok(Loaded { checkpoint, text, program, gpu, origin, time: start.elapsed() });
+    let done = |checkpoint, text, program, gpu, schedules, origin| {
+        Ok(Loaded { checkpoint, text, program, gpu, schedules, origin, time: start.elapsed() })
+    };
     // Where it runs, if it is made or exists for these targets.
     let place = |of: &[Target], p: &mut Printer| -> Result<Place> {
         let named = if let Runner::Named(t) = runner { Some(t) } else { None };
@@ -138,23 +148,25 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
             _ => artifact.program(place.target)?,
         };
         let ck = artifact.checkpoint(&mut |what, done, of| p.progress(what, done, of))?;
-        let text = tokenizer(&ck, args)?;
+        let text = tokenizer(&ck, ids)?;
         look(&ck, text.as_ref())?;
-        return done(ck, text, program, place.gpu, "artifact");
+        let schedules = artifact.manifest().schedules(program.target);
+        return done(ck, text, program, place.gpu, schedules, "artifact");
     }
     if args.print_options {
         p.message(options::text(&args.build, &o).trim_end());
     }
     let place = place(if cfg!(feature = "llvm") { &Target::ALL } else { &[] }, p)?;
     let ck = super::checkpoint(source, args.build.weights, p)?;
-    let text = tokenizer(&ck, args)?; // its faults are told before the work
+    let text = tokenizer(&ck, ids)?; // its faults are told before the work
     look(&ck, text.as_ref())?;
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     if runner == Runner::Interpreter {
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
         let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
         let (_, plans) = planned.plans.remove(0);
-        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, 0, "compiled");
+        let schedules = o.schedules_of(Class::Host, &plans);
+        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, 0, schedules, "compiled");
     }
     let target = place.target.map_or_else(Target::host, Ok)?;
     o.targets = vec![target];
@@ -170,7 +182,8 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         match found {
             Ok(Some(program)) => {
                 ck.fits()?; // what compiling would have looked at
-                return done(ck, text, program, place.gpu, "cached");
+                let schedules = o.schedules_of(target.class(), &program.plans);
+                return done(ck, text, program, place.gpu, schedules, "cached");
             }
             Ok(None) => {}
             Err(d) => damaged = Some(d),
@@ -193,12 +206,14 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let message = "the compiled model is not kept in the cache: there is no home folder";
         p.warning(&Diagnostic::new("E0760", message).at("$XDG_CACHE_HOME, $HOME").hint(NO_CACHE));
     }
-    done(ck, text, compiled.programs.remove(0), place.gpu, "compiled")
+    let program = compiled.programs.remove(0);
+    let schedules = o.schedules_of(target.class(), &program.plans);
+    done(ck, text, program, place.gpu, schedules, "compiled")
 }
 
-/// The tokenizer of a model. Random weights, and ids on the command line, do without one.
-fn tokenizer(ck: &Checkpoint, args: &RunArgs) -> Result<Option<Text>> {
-    if ck.file("tokenizer.json").is_none() && (ck.random().is_some() || args.ids.is_some()) {
+/// The tokenizer of a model. Random weights, and ids in place of text, do without one.
+fn tokenizer(ck: &Checkpoint, ids: bool) -> Result<Option<Text>> {
+    if ck.file("tokenizer.json").is_none() && (ck.random().is_some() || ids) {
         return models::text::stop_ids(ck).map(|_| None); // for its faults
     }
     Text::load(ck).map(Some)
@@ -231,6 +246,15 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
     }
     if args.prefill_plan.is_some_and(|p| p.name() != m.options.prefill_plan) {
         return differs("--prefill-plan".into(), &m.options.prefill_plan);
+    }
+    for s in &args.schedule {
+        let is = |t: &TargetEntry| Target::parse(&t.name).is_ok_and(|t| t.class() == s.class);
+        let of = |t: &TargetEntry| {
+            if s.prefill { t.prefill.as_ref().map(|p| p.schedule.clone()) } else { Some(t.decode.schedule.clone()) }
+        };
+        if let Some(other) = m.targets.iter().filter(|t| is(t)).filter_map(of).find(|o| *o != s.schedule.to_string()) {
+            return differs(format!("--schedule {}=", s.kind()), &other);
+        }
     }
     if args.passes.pass_limit.is_some() && args.passes.pass_limit != m.options.pass_limit {
         return differs("another --pass-limit".into(), &m.options.pass_limit.map_or("(none)".into(), |n| format!("({n})")));

@@ -1,6 +1,7 @@
 //! Subcommands, one file each, and what they share.
 
 mod batch;
+pub mod bench;
 pub mod compile;
 pub mod doctor;
 pub mod dump;
@@ -53,6 +54,7 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
     match command {
         crate::args::Command::Compile(a) => compile::run(a, p),
         crate::args::Command::Run(a) => run::run(a, p),
+        crate::args::Command::Bench(a) => bench::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
         crate::args::Command::Opt(a) => opt::run(a, p),
         crate::args::Command::Inspect(a) => inspect::run(a, p),
@@ -76,6 +78,7 @@ pub fn check(command: &crate::args::Command) -> Result<()> {
     match command {
         crate::args::Command::Compile(a) => compile::check(a).map(|_| ()),
         crate::args::Command::Run(a) => run::check(a),
+        crate::args::Command::Bench(a) => bench::check(a),
         crate::args::Command::Dump(a) => dump::check(a).map(|_| ()),
         crate::args::Command::Tokenize(a) => tokenize::check(a),
         // Their arguments fit each other by their types, or can't be judged without a file.
@@ -91,6 +94,7 @@ fn resolve(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     }
     o.prefill = args.prefill_plan.unwrap_or(o.prefill);
     o.cubins = args.cubin.unwrap_or(o.cubins);
+    o.schedules = args.schedule.clone();
     resolve_passes(&args.passes, &mut o)?;
     Ok(o)
 }

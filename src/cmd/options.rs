@@ -54,6 +54,8 @@ fn effective(args: &BuildArgs, o: &CompileOptions) -> Vec<Effective> {
     add("launch-cost", json!(passes.launch_cost), "default".into());
     add("prefill-plan", json!(o.prefill.name()), given("prefill-plan", args.prefill_plan.is_some()));
     add("cubin", json!(o.cubins.name()), given("cubin", args.cubin.is_some()));
+    let schedules: Vec<String> = o.schedules.iter().map(|s| format!("{}={}", s.kind(), s.schedule)).collect();
+    add("schedule", json!(schedules), given("schedule", !args.schedule.is_empty()));
     out
 }
 

@@ -3,7 +3,8 @@
 
 use super::load::{self, Loaded};
 use super::{Stop, batch};
-use crate::args::RunArgs;
+use crate::args::{ExecArgs, RunArgs};
+use crate::digest::{self, Digest, Turn};
 use crate::engine::{Engine, EngineOptions, Generation, LogitsSink, Request, Room};
 use crate::files::Pending;
 use crate::logits::LogitsFile;
@@ -34,7 +35,7 @@ enum Input {
 /// What to run and how, if nothing on the command line contradicts itself.
 fn parts(args: &RunArgs) -> Result<(Source, Input, CompileOptions)> {
     let (source, prompt) = model_and_prompt("run", args.model.as_deref(), args.prompt.as_deref())?;
-    Ok((source, input(args, prompt)?, load::check(args)?))
+    Ok((source, input(args, prompt)?, load::check(&args.exec)?))
 }
 
 /// Refuses a command line that contradicts itself.
@@ -51,7 +52,7 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     // What is wrong with the place is told now rather than after the work.
     let logits = args.logits.as_deref().map(Pending::file).transpose()?;
     let look = |ck: &Checkpoint, text: Option<&Text>| {
-        let room = Room::new(ck, args.context)?;
+        let room = Room::new(ck, args.exec.context)?;
         match (&input, text) {
             (Input::Ids(ids), _) => room.check(ids).map_err(|d| d.at("--ids")),
             (_, None) => Err(no_tokenizer().at(ck.place())),
@@ -60,9 +61,11 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
             (_, Some(text)) => Form::of(args).first_turn(text, "Hello").map(|_| ()),
         }
     };
-    let Loaded { checkpoint, text, program, gpu, origin, time: compile } = load::load(&source, args, options, &look, p)?;
+    let ids = args.ids.is_some();
+    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } =
+        load::load(&source, &args.exec, ids, options, &look, p)?;
     let start = Instant::now();
-    let options = engine_options(args, gpu, logits.is_some());
+    let options = engine_options(&args.exec, gpu, logits.is_some() || digests(args));
     let engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
     let load = start.elapsed();
     if !args.json {
@@ -70,16 +73,35 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     }
     let stop = stop_ids(args, &checkpoint)?;
     let text = text.as_ref();
-    let mut session = Turns { args, text, stop, engine, logits, history: Form::of(args).beginning(), origin, compile, load };
-    match input {
-        Input::Prompt(prompt) => session.turn(&prompt, p),
-        Input::Ids(ids) => session.answer(&ids, show_of(args, true), p).map(|_| ()),
-        _ => session.lines(p),
+    let mut session = Turns {
+        args,
+        text,
+        stop,
+        engine,
+        logits,
+        history: Form::of(args).beginning(),
+        asked: vec![],
+        turns: vec![],
+        quiet: false,
+        origin,
+        compile,
+        load,
+    };
+    match &input {
+        Input::Prompt(prompt) => session.turn(prompt, p)?,
+        Input::Ids(ids) => session.answer(ids, show_of(args, true), p).map(|_| ())?,
+        _ => session.lines(p)?,
     }
+    if digests(args) { session.repeat(&input, args.repeat.unwrap_or(1), p) } else { Ok(()) }
+}
+
+/// Are digests of logits wanted?
+pub(super) fn digests(args: &RunArgs) -> bool {
+    args.digest || args.repeat.is_some()
 }
 
 /// How the program is run.
-pub(super) fn engine_options(args: &RunArgs, gpu: u32, logits: bool) -> EngineOptions {
+pub(super) fn engine_options(args: &ExecArgs, gpu: u32, logits: bool) -> EngineOptions {
     EngineOptions {
         context: args.context,
         chunk: args.prefill_chunk.map(|n| n as usize),
@@ -89,6 +111,7 @@ pub(super) fn engine_options(args: &RunArgs, gpu: u32, logits: bool) -> EngineOp
         cubins: args.build.cubin.unwrap_or_default(),
         slots: 1,
         logits,
+        poison: args.poison,
     }
 }
 
@@ -204,6 +227,12 @@ struct Turns<'a> {
     engine: Engine,
     logits: Option<Pending>,
     history: Vec<Message>,
+    /// Prompts of a conversation that is held again.
+    asked: Vec<String>,
+    /// Its turns so far, where their digests are asked for.
+    turns: Vec<Turn>,
+    /// Nothing is printed: it was before.
+    quiet: bool,
     origin: &'static str,
     compile: Duration,
     load: Duration,
@@ -249,9 +278,36 @@ impl Turns<'_> {
         Ok(())
     }
 
+    /// Holds the conversation again, until it was held so many times; a repeat that is not the first as bits is an error.
+    fn repeat(&mut self, input: &Input, times: u32, p: &mut Printer) -> Result<(), Stop> {
+        let (first, asked) = (std::mem::take(&mut self.turns), std::mem::take(&mut self.asked));
+        self.quiet = true;
+        for number in 2..=times {
+            self.engine.session().reset();
+            self.history = Form::of(self.args).beginning();
+            match input {
+                Input::Ids(ids) => _ = self.answer(ids, show_of(self.args, true), p)?,
+                _ => asked.iter().try_for_each(|prompt| self.turn(prompt, p))?,
+            }
+            digest::same(&first, &std::mem::take(&mut self.turns), number, times)?;
+            self.asked.clear();
+            p.progress("repeats", number as usize, times as usize);
+        }
+        let digest = digest::of_turns(&first);
+        if self.args.json {
+            return p.line(&json!({"repeat": times, "logits": digest}).to_string());
+        }
+        let times = if times == 1 { "once".to_string() } else { format!("{times} times the same") };
+        p.note(&format!("{times}; digest of all logits {digest}"));
+        Ok(())
+    }
+
     /// One turn: the whole history is rendered again; what it shares with what was computed is not computed again.
     fn turn(&mut self, prompt: &str, p: &mut Printer) -> Result<(), Stop> {
         let text = self.text.ok_or_else(no_tokenizer)?;
+        if digests(self.args) {
+            self.asked.push(prompt.into());
+        }
         if self.args.raw {
             let ids = text.raw_prompt(prompt, self.args.special)?;
             self.answer(&ids, Show::Raw, p)?;
@@ -271,15 +327,15 @@ impl Turns<'_> {
             Some(pending) => Some(LogitsFile::begin(pending, self.engine.vocab())?),
             None => None,
         };
-        let asked = file.is_some();
+        let mut digest = digests(args).then(Digest::default);
+        let asked = file.is_some() || digest.is_some();
         let mut row = |r: &[f32]| {
-            if let Some(f) = &mut file {
-                f.row(r);
-            }
+            file.iter_mut().for_each(|f| f.row(r));
+            digest.iter_mut().for_each(|d| d.row(r));
         };
         let logits: Option<LogitsSink> = if asked { Some(&mut row) } else { None };
         let mut stream = self.text.map(|text| ReplyStream::new(text, show));
-        let mut first = true;
+        let (mut first, quiet) = (true, self.quiet);
         let mut broken = None;
         let mut on_token = |id: u32| {
             let piece = match &mut stream {
@@ -288,7 +344,7 @@ impl Turns<'_> {
                 None if std::mem::take(&mut first) => id.to_string(),
                 None => format!(",{id}"),
             };
-            match if args.json || piece.is_empty() { Ok(()) } else { p.data(&piece) } {
+            match if args.json || quiet || piece.is_empty() { Ok(()) } else { p.data(&piece) } {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(e) => {
                     broken = Some(e);
@@ -299,6 +355,12 @@ impl Turns<'_> {
         let g = self.engine.generate(&Request { prompt, max: args.n, stop: &self.stop }, logits, &mut on_token)?;
         if let Some(e) = broken {
             return Err(e);
+        }
+        if let Some(logits) = digest {
+            self.turns.push(Turn { from: g.kept, ids: g.ids.clone(), logits });
+        }
+        if quiet {
+            return Ok(g);
         }
         if !args.json {
             p.line(&stream.map(ReplyStream::finish).unwrap_or_default())?;

@@ -6,6 +6,7 @@
 //! process, so this process must stay small, and that is checked as well.
 
 pub mod artifacts;
+pub mod bench;
 pub mod checkpoints;
 pub mod config;
 pub mod explain;

@@ -223,6 +223,13 @@ impl Device for CudaDevice {
         }
     }
 
+    fn fill(&mut self, id: BufferId, offset: u64, len: u64, byte: u8) -> Result<()> {
+        let len = usize::try_from(len).map_err(|_| Diagnostic::new("E0422", format!("no buffer has {len} bytes")))?;
+        let at = self.bytes(id, offset, len)?;
+        // SAFETY: the range was checked.
+        unsafe { self.gpu.fill(at, byte, len) }
+    }
+
     fn read(&mut self, id: BufferId, offset: u64, out: &mut [u8]) -> Result<()> {
         let at = self.bytes(id, offset, out.len())?;
         // SAFETY: the range was checked.
