@@ -52,13 +52,14 @@ fn register(mut command: Command) -> Command {
         let about = pass.about().split_once(". ").map_or(pass.about(), |(first, _)| first).trim_end_matches('.').to_string();
         let bits = if pass.effect() == Effect::Rounding { " (chooses the bits)" } else { "" };
         let needed = if pass.required(&Options::default()).is_some() { " (must be on)" } else { "" };
-        let help = format!("{about}{bits}{needed}");
+        let off = if passes::OFF.contains(&pass.name()) { " (off unless asked for)" } else { "" };
+        let help = format!("{about}{bits}{needed}{off}");
         let arg = Arg::new(pass.name())
             .long(pass.name())
             .value_name("on|off")
             .value_parser(on_off)
             .help(help)
-            .help_heading("Passes, all on by default");
+            .help_heading("Passes, on by default");
         command = command.arg(arg);
     }
     command

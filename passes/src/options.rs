@@ -37,12 +37,15 @@ impl Level {
     }
 }
 
+/// Passes that are off unless they are asked for.
+pub const OFF: [&str; 1] = [crate::instrument_trace::NAME];
+
 /// Options of a compilation that passes read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The level whose promise must be kept.
     pub determinism: Level,
-    /// Passes switched on or off by name; what is not named is on.
+    /// Passes switched on or off by name; what is not named is on, but for [`OFF`].
     pub switches: BTreeMap<String, bool>,
     /// Fusion rules that are not used.
     pub rules_off: BTreeSet<String>,
@@ -76,7 +79,7 @@ impl Default for Options {
 impl Options {
     /// Is this pass switched on?
     pub fn is_on(&self, pass: &str) -> bool {
-        self.switches.get(pass).copied().unwrap_or(true)
+        self.switches.get(pass).copied().unwrap_or(!OFF.contains(&pass))
     }
 
     /// Must this value reach memory and stay?

@@ -224,7 +224,7 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
     let fusing = args.passes.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
     let asked = fusing.chain(args.passes.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
     for (pass, want) in asked {
-        let is = m.options.switches.get(&pass).copied().unwrap_or(true);
+        let is = m.options.switches.get(&pass).copied().unwrap_or(!passes::OFF.contains(&pass.as_str()));
         if is != want {
             return differs(format!("--{pass}"), on(is));
         }
