@@ -11,6 +11,7 @@ pub mod artifact;
 pub mod batch;
 pub mod cache;
 pub mod cmd;
+pub mod diff;
 pub mod emit;
 pub mod engine;
 pub mod explain;
@@ -27,6 +28,7 @@ pub mod source;
 pub mod stats;
 pub mod switches;
 pub mod target;
+pub mod trace;
 
 pub use ir::diag::{Diagnostic, Result};
 

@@ -5,6 +5,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use passes::{Effect, Manager, Options};
 use runtime::assembler::Cubins;
 use runtime::device::LaunchMode;
+use runtime::trace::Mode;
 use std::collections::BTreeMap;
 
 /// Passes that the command line switches, by name.
@@ -45,6 +46,11 @@ pub fn cubins(value: &str) -> Result<Cubins, String> {
 /// Reads the value of `--launch`.
 pub fn launch_mode(value: &str) -> Result<LaunchMode, String> {
     LaunchMode::parse(value).ok_or_else(|| "it is stream or graph".into())
+}
+
+/// Reads the value of `--trace-mode`.
+pub fn trace_mode(value: &str) -> Result<Mode, String> {
+    Mode::parse(value).ok_or_else(|| "it is epilogue or separate".into())
 }
 
 fn register(mut command: Command) -> Command {

@@ -12,6 +12,7 @@ use crate::printer::Printer;
 use crate::source::Source;
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
+use ir::graph::Graph;
 use models::{Checkpoint, Text};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ pub struct Loaded {
     pub text: Option<Text>,
     /// What runs.
     pub program: Program,
+    /// The graph that it was lowered from, if the run is traced.
+    pub graph: Option<Graph>,
     /// Number of the GPU that it runs on, if it is a program for one.
     pub gpu: u32,
     /// Where the program came from, for the report.
@@ -103,8 +106,10 @@ pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, p: &mut Printer) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
-    let done =
-        |checkpoint, text, program, gpu, origin| Ok(Loaded { checkpoint, text, program, gpu, origin, time: start.elapsed() });
+    let done = |checkpoint, text, program, graph, gpu, origin| {
+        Ok(Loaded { checkpoint, text, program, graph, gpu, origin, time: start.elapsed() })
+    };
+    let traced = args.trace.is_some();
     // Where it runs, if it is made or exists for these targets.
     let place = |of: &[Target], p: &mut Printer| -> Result<Place> {
         let named = if let Runner::Named(t) = runner { Some(t) } else { None };
@@ -140,7 +145,8 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let ck = artifact.checkpoint()?;
         let text = tokenizer(&ck, args)?;
         look(&ck, text.as_ref())?;
-        return done(ck, text, program, place.gpu, "artifact");
+        let graph = traced.then(|| artifact.graph()).transpose()?;
+        return done(ck, text, program, graph, place.gpu, "artifact");
     }
     if args.print_options {
         p.message(options::text(&args.build, &o).trim_end());
@@ -154,7 +160,8 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let mut watch = Watch { progress: Some(&mut progress), ..Watch::default() };
         let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
         let (_, plans) = planned.plans.remove(0);
-        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, 0, "compiled");
+        let program = Program { target: Target::X86V3, plans, code: Code::Kernels };
+        return done(ck, text, program, Some(planned.graph), 0, "compiled");
     }
     let target = place.target.map_or_else(Target::host, Ok)?;
     o.targets = vec![target];
@@ -163,14 +170,17 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
     let mut damaged = None;
     if let (Some(cache), Some(key)) = (&cache, &key) {
         let found = match cache.get(key, &mut progress) {
-            Lookup::Hit(artifact) => artifact.program(Some(target)).map(Some),
+            Lookup::Hit(artifact) => artifact.program(Some(target)).and_then(|p| {
+                let graph = traced.then(|| artifact.graph()).transpose()?;
+                Ok(Some((p, graph)))
+            }),
             Lookup::Miss => Ok(None),
             Lookup::Damaged(d) => Err(d),
         };
         match found {
-            Ok(Some(program)) => {
+            Ok(Some((program, graph))) => {
                 ck.fits()?; // what compiling would have looked at
-                return done(ck, text, program, place.gpu, "cached");
+                return done(ck, text, program, graph, place.gpu, "cached");
             }
             Ok(None) => {}
             Err(d) => damaged = Some(d),
@@ -193,7 +203,8 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let message = "the compiled model is not kept in the cache: there is no home folder";
         p.warning(&Diagnostic::new("E0760", message).at("$XDG_CACHE_HOME, $HOME").hint(NO_CACHE));
     }
-    done(ck, text, compiled.programs.remove(0), place.gpu, "compiled")
+    let graph = Some(compiled.planned.graph);
+    done(ck, text, compiled.programs.remove(0), graph, place.gpu, "compiled")
 }
 
 /// The tokenizer of a model. Random weights, and ids on the command line, do without one.
