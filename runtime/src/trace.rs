@@ -46,6 +46,17 @@ impl Mode {
     }
 }
 
+/// Refuses [`Mode::Epilogue`] for a plan whose kernels sum up nothing.
+pub fn check(mode: Mode, plan: &Plan) -> Result<()> {
+    if mode == Mode::Epilogue && Mode::of(plan) != mode { Err(no_sums("--trace-mode")) } else { Ok(()) }
+}
+
+fn no_sums(place: &str) -> Diagnostic {
+    Diagnostic::new("E0493", "no kernel of this program sums up digests")
+        .at(place)
+        .hint("compile with `--instrument-trace on`, or trace with `--trace-mode separate`")
+}
+
 /// A value that has a digest, in order of the launches that write them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traced {
@@ -214,11 +225,7 @@ impl Tracer {
                 for t in &traced {
                     let found = on.plan.buffer(&format!("{DIGEST}{}", t.name));
                     let place = found.and_then(|i| on.places.get(i)).copied();
-                    sums.push(place.map(|p| p.1).ok_or_else(|| {
-                        Diagnostic::new("E0493", "no kernel of this program sums up digests of this value")
-                            .at(&t.name)
-                            .hint("compile with `--instrument-trace on`, or trace with `--trace-mode separate`")
-                    })?);
+                    sums.push(place.map(|p| p.1).ok_or_else(|| no_sums(&t.name))?);
                 }
             }
             plans.push(PlanTrace { traced, singles, sums, before: vec![] });

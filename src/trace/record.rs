@@ -92,6 +92,7 @@ impl Recorder {
 
     /// Begins a trace of everything that the engine runs from now on.
     pub fn begin(path: &Path, subject: &Subject, engine: &mut Engine, wish: &Wish, text: Option<Rc<Text>>) -> Result<Recorder> {
+        subject.program.plans.plans().try_for_each(|(_, p)| runtime::trace::check(wish.mode(subject.program), p))?;
         let header = subject.header(engine, wish);
         let matches = |name: &str| wish.values.iter().any(|p| passes::options::glob(p, name));
         if let Some(bad) = wish.values.iter().find(|p| {
