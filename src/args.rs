@@ -3,10 +3,11 @@
 use crate::gpu::Choice;
 use crate::options::PrefillPlan;
 use crate::options::Scheduled;
-use crate::switches::{Switches, cubins, launch_mode, on_off, prefill_plan};
+use crate::switches::{Switches, cubins, launch_mode, on_off, prefill_plan, trace_mode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use runtime::assembler::Cubins;
 use runtime::device::LaunchMode;
+use runtime::trace::Mode;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -29,6 +30,10 @@ pub enum Command {
     Run(RunArgs),
     /// Measure speed, with the digests of what was computed
     Bench(BenchArgs),
+    /// Say where two runs or two programs differ first
+    Diff(DiffArgs),
+    /// Run the tokens of a trace again and compare the digests
+    Verify(VerifyArgs),
     /// Print what the compiler makes of a model
     Dump(DumpArgs),
     /// Print the token ids of a text, or the text of token ids
@@ -140,7 +145,7 @@ pub struct CompileArgs {
 /// `isobit run`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  isobit run 'Write a paragraph about the history of tea.'\n  isobit run demo.isobit --raw -n 40 'The sea was'\n  printf 'Hello!\\nWho are you?\\n' | isobit run demo --json\n  isobit run demo --batch prompts.txt --slots 64"
+    after_help = "Examples:\n  isobit run 'Write a paragraph about the history of tea.'\n  isobit run demo.isobit --raw -n 40 'The sea was'\n  printf 'Hello!\\nWho are you?\\n' | isobit run demo --json\n  isobit run demo --batch prompts.txt --slots 64\n  isobit run demo -n 40 --trace a.trace 'The sea was'"
 )]
 pub struct RunArgs {
     /// Checkpoint folder, artifact or `demo`. What is no path is the prompt, for the demo model
@@ -184,8 +189,21 @@ pub struct RunArgs {
     #[arg(long)]
     pub digest: bool,
     /// Hold the conversation N times and compare the digests of all logits: a difference is an error
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["batch", "logits"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["batch", "logits", "trace"])]
     pub repeat: Option<u32>,
+    /// Write a digest of every stored value of every token to this file, for `isobit diff` and `isobit verify`
+    #[arg(long, value_name = "FILE", help_heading = "Tracing")]
+    pub trace: Option<PathBuf>,
+    /// Also store the values with these names, in FILE.safetensors; `*` is any text (may be repeated)
+    #[arg(long, value_name = "GLOB", requires = "trace", help_heading = "Tracing")]
+    pub trace_values: Vec<String>,
+    /// Who computes digests: the kernels that write the values (epilogue), or the host from memory (separate), which any
+    /// program can do and which is slower [default: epilogue where the program can]
+    #[arg(long, value_name = "epilogue|separate", value_parser = trace_mode, requires = "trace", help_heading = "Tracing")]
+    pub trace_mode: Option<Mode>,
+    /// Digests of what each token writes to the caches (written), or also of all that it sees there (full)
+    #[arg(long, value_name = "written|full", value_parser = ["written", "full"], requires = "trace", help_heading = "Tracing")]
+    pub trace_kv: Option<String>,
     /// Prompts of `--batch` that run together, 1 to 64 [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "batch", help_heading = "Execution")]
     pub slots: Option<u32>,
@@ -266,6 +284,55 @@ pub struct BenchArgs {
     /// How it runs.
     #[command(flatten)]
     pub exec: ExecArgs,
+}
+
+/// `isobit diff`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 if they are equal, 1 if they differ, 2 if they cannot be compared.\n\nExamples:\n  isobit diff a.trace b.trace\n  isobit diff one.isobit other.isobit\n  isobit diff --values ours.safetensors theirs.safetensors --map names.txt"
+)]
+pub struct DiffArgs {
+    /// A trace (of `run --trace`), an artifact, a dump folder, a manifest, or any text file
+    #[arg(value_name = "A")]
+    pub a: PathBuf,
+    /// Another of the same kind
+    #[arg(value_name = "B")]
+    pub b: PathBuf,
+    /// A and B are safetensors files, of whatever program: compare tensors by name
+    #[arg(long)]
+    pub values: bool,
+    /// Which tensor of A is which of B: two columns a line
+    #[arg(long, value_name = "FILE", requires = "values")]
+    pub map: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `isobit verify`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 if all digests are the same, 1 if one differs, 2 if it cannot be done.\n\nExample:\n  isobit verify demo.isobit gpu.trace --device cpu"
+)]
+pub struct VerifyArgs {
+    /// The artifact to run
+    #[arg(value_name = "ARTIFACT")]
+    pub artifact: PathBuf,
+    /// A trace of the model, made anywhere
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// Run on the processor (cpu), on a GPU, or on a GPU if there is one that can (auto)
+    #[arg(long, value_name = "cpu|cuda[:N]|auto", value_parser = Choice::parse, default_value = "auto")]
+    pub device: Choice,
+    /// Run the program of this target, or `interp`: the reference interpreter (slow)
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<String>,
+    /// Threads of the CPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What `isobit dump` prints.

@@ -13,6 +13,7 @@ pub mod batch;
 pub mod bench;
 pub mod cache;
 pub mod cmd;
+pub mod diff;
 pub mod digest;
 pub mod emit;
 pub mod engine;
@@ -30,6 +31,7 @@ pub mod source;
 pub mod stats;
 pub mod switches;
 pub mod target;
+pub mod trace;
 
 pub use ir::diag::{Diagnostic, Result};
 

@@ -1,10 +1,9 @@
 //! The `isobit` program: parses the command line, runs the command, and turns its end into an exit code.
-//! 0: done. 1: it failed. 2: the command line is wrong. 101: a bug in isobit.
+//! 0: done. 1: it failed, or what was compared differs. 2: the command line is wrong, or a comparison failed. 101: a bug in isobit.
 
 use clap::Parser;
 use isobit::args::Cli;
 use isobit::cmd::{self, Stop};
-use isobit::explain;
 use isobit::printer::Printer;
 use std::process::ExitCode;
 
@@ -31,9 +30,10 @@ fn main() -> ExitCode {
     printer.clear();
     match result {
         Ok(()) | Err(Stop::BrokenPipe) => ExitCode::SUCCESS,
+        Err(Stop::Differs) => ExitCode::from(1),
         Err(Stop::Failed(d)) => {
             printer.error(&d);
-            ExitCode::from(if explain::is_usage(&d) { 2 } else { 1 })
+            ExitCode::from(cmd::exit_code(&cli.command, &d))
         }
     }
 }

@@ -145,7 +145,7 @@ impl CompileOptions {
     /// All of it but the targets and machine code as one line, the same for the same program.
     pub fn text(&self) -> String {
         let mut passes = self.passes.clone();
-        passes.switches.retain(|_, on| !*on); // On is what passes are.
+        passes.switches.retain(|name, on| *on == passes::OFF.contains(&name.as_str())); // The others are what passes are.
         let schedules: String = self.schedules.iter().map(|s| format!(" {}={}", s.kind(), s.schedule)).collect();
         format!("embed={} prefill-plan={} {passes}{schedules}", embed_name(self.embed), self.prefill.name())
     }

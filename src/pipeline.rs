@@ -218,6 +218,9 @@ fn place(
         module.graph.stages.clear();
         module.graph.launches.clear();
     }
+    if passes.is_on(passes::instrument_trace::NAME) {
+        of.0 = of.0.traced();
+    }
     let report = run(&mut module, &of.0, &passes, &of.1, *taken, watch)?;
     *taken += report.decisions.len() as u64;
     module.plan.ok_or_else(|| Diagnostic::new("E0768", "the passes left no plan"))

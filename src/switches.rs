@@ -5,6 +5,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use passes::{Effect, Manager, Options};
 use runtime::assembler::Cubins;
 use runtime::device::LaunchMode;
+use runtime::trace::Mode;
 use std::collections::BTreeMap;
 
 /// Passes that the command line switches, by name.
@@ -47,18 +48,24 @@ pub fn launch_mode(value: &str) -> Result<LaunchMode, String> {
     LaunchMode::parse(value).ok_or_else(|| "it is stream or graph".into())
 }
 
+/// Reads the value of `--trace-mode`.
+pub fn trace_mode(value: &str) -> Result<Mode, String> {
+    Mode::parse(value).ok_or_else(|| "it is epilogue or separate".into())
+}
+
 fn register(mut command: Command) -> Command {
     for pass in Manager::default().passes() {
         let about = pass.about().split_once(". ").map_or(pass.about(), |(first, _)| first).trim_end_matches('.').to_string();
         let bits = if pass.effect() == Effect::Rounding { " (chooses the bits)" } else { "" };
         let needed = if pass.required(&Options::default()).is_some() { " (must be on)" } else { "" };
-        let help = format!("{about}{bits}{needed}");
+        let off = if passes::OFF.contains(&pass.name()) { " (off unless asked for)" } else { "" };
+        let help = format!("{about}{bits}{needed}{off}");
         let arg = Arg::new(pass.name())
             .long(pass.name())
             .value_name("on|off")
             .value_parser(on_off)
             .help(help)
-            .help_heading("Passes, all on by default");
+            .help_heading("Passes, on by default");
         command = command.arg(arg);
     }
     command

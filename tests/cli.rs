@@ -245,6 +245,11 @@ fn runs() {
 }
 
 #[test]
+fn traces() {
+    transcript("trace");
+}
+
+#[test]
 fn batches() {
     transcript("batch");
 }

@@ -202,6 +202,34 @@ fn every_kernel_assembles_without_spills_and_with_the_same_float_operations() {
     assert!(check_all("demo", &all) >= 250, "too few kernels");
 }
 
+/// Kernels that sum up digests, of both plans for a GPU: nothing is spilled for it, and what is added are integers.
+#[test]
+fn kernels_that_sum_up_digests_assemble() {
+    let mut all = BTreeMap::new();
+    let graph = models::gemma4::layers::graph(common::checkpoint(), EmbedMode::Factor).unwrap();
+    let graph = common::through_passes(graph, &Options::default());
+    for (tag, schedule) in [("decode", Schedule::GPU), ("prefill", Schedule::GPU_PREFILL)] {
+        let mut o = Options { schedule, ..Options::default() };
+        o.switches.insert(passes::instrument_trace::NAME.into(), true);
+        o.rules_off.extend(isobit::target::Class::Gpu.rules_off().iter().map(|r| r.to_string()));
+        if schedule.tokens > 1 {
+            (o.rows, o.launch_cost) = (128, 1 << 14);
+        }
+        let mut m = Module::new(graph.clone());
+        (m.graph.stages, m.graph.launches) = (vec![], vec![]);
+        let done = Manager::default().run(&mut m, &Pipeline::fusing_anew().traced(), &o, &mut []);
+        done.unwrap_or_else(|f| panic!("{}", f.diagnostic));
+        for k in m.plan.unwrap().kernels {
+            let ptx = codegen::ptx(&[&k], Target::Sm90).unwrap().remove(0);
+            let sums = ir::kernel::text::print(&k).contains("atomic.add");
+            assert_eq!(ptx.contains("red.global.add.u32"), sums, "{}", k.name);
+            assert!(sums || k.name.contains("lists") || k.name.contains("parts"), "{} sums up nothing", k.name);
+            all.insert(format!("traced-{tag}.{}", k.name), k);
+        }
+    }
+    assert!(check_all("traced", &all) >= 40, "too few kernels");
+}
+
 /// Kernels of the released sizes, each distinct one once; without `full-tests`, one of those that differ in numbers only.
 #[test]
 fn kernels_of_the_released_sizes_assemble() {

@@ -197,6 +197,15 @@ impl Check<'_> {
                 pred.map_or(Ok(()), |p| self.want(p, Ty::Bool))?;
                 vec![]
             }
+            Op::AtomicAdd { buf, idx, val, pred } => {
+                self.mem(Mem::Buf(*buf))?;
+                if !self.k.bufs[*buf as usize].write {
+                    return Err(format!("an addition to the read-only buffer '{}'", self.k.bufs[*buf as usize].name));
+                }
+                self.wants(Ty::I32, &[*idx, *val])?;
+                pred.map_or(Ok(()), |p| self.want(p, Ty::Bool))?;
+                vec![]
+            }
             Op::ShuffleXor(a, mask) => {
                 if *mask >= LANES as u32 {
                     return Err(format!("shuffle mask {mask} is not below 32"));

@@ -23,7 +23,7 @@ fn needed(i: &Inst, live: &[bool]) -> bool {
     let inside = |b: &Block| b.insts.iter().any(|i| needed(i, live));
     i.results.iter().any(|r| live[r.idx()])
         || match &i.op {
-            Op::Store { .. } | Op::Copy { .. } | Op::Barrier | Op::Pipeline { .. } => true,
+            Op::Store { .. } | Op::AtomicAdd { .. } | Op::Copy { .. } | Op::Barrier | Op::Pipeline { .. } => true,
             Op::For { body, .. } => inside(body),
             Op::If { then, els, .. } => inside(then) || inside(els),
             _ => false,

@@ -217,3 +217,34 @@ fn common_shapes_have_no_gathers() {
         }
     }
 }
+
+#[test]
+fn atomic_additions() {
+    // Indices and predicates of every kind: one place, a row, anywhere; all lanes, known lanes, lanes that data choose.
+    for which in 0..4 {
+        for pred in 0..5 {
+            let mut b = Builder::new("sum", 2);
+            let (x, y) = (b.buf("x", false), b.buf("y", true));
+            let (lane, row) = (b.lane(), b.block_x());
+            let v = b.load(x, Elem::I32, lane, None);
+            let idx = match which {
+                0 => row,
+                1 => b.int(IntOp::Add, lane, row),
+                2 => b.int_c(IntOp::And, v, 31),
+                _ => b.int_c(IntOp::And, lane, 1),
+            };
+            let zero = b.i(0);
+            let known = {
+                let two = b.i(2);
+                b.icmp(ICmp::Lt, lane, two)
+            };
+            let odd = b.int_c(IntOp::And, row, 1);
+            let uniform = b.icmp(ICmp::Ne, odd, zero);
+            let data = b.icmp(ICmp::Lt, v, zero);
+            let both = b.bool_op(BoolOp::And, known, uniform);
+            let p = [None, Some(known), Some(uniform), Some(data), Some(both)][pred];
+            b.atomic_add(y, idx, v, p);
+            check(&b.finish(), [4, 1], &[Rng(5).words(32), Rng(6).words(64)]);
+        }
+    }
+}

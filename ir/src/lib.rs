@@ -3,6 +3,7 @@
 #![warn(missing_docs)]
 
 pub mod diag;
+pub mod digest;
 pub mod graph;
 pub mod kernel;
 pub mod layout;

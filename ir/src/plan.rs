@@ -81,6 +81,12 @@ pub enum BufferKind {
         /// Window, 0 for all.
         window: u32,
     },
+    /// Digests of a value, or of what is written to a cache, summed up by its writer (pass `instrument-trace`): for each row
+    /// [`DIGEST_BYTES`], the two words of [`crate::digest`] first.
+    Digests {
+        /// Rows of the value.
+        rows: Rows,
+    },
     /// Token ids of the step's rows.
     Tokens,
     /// The step's state.
@@ -89,10 +95,16 @@ pub enum BufferKind {
     Rows,
 }
 
+/// Bytes of the digest of a row: what an argument is aligned to.
+pub const DIGEST_BYTES: u32 = 16;
+
+/// What stands before the name of a value in that of the buffer of its digests.
+pub const DIGEST: &str = "digest.";
+
 /// A buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Name of the graph value, or `kv.N.keys`, `kv.N.values`, `tokens`, `state`, `rows`.
+    /// Name of the graph value, or `kv.N.keys`, `kv.N.values`, `digest.NAME`, `tokens`, `state`, `rows`.
     pub name: String,
     /// What it holds.
     pub kind: BufferKind,

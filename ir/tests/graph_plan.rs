@@ -109,13 +109,14 @@ fn random_plan(r: &mut Rng, kernels: &[Kernel]) -> Plan {
     }
     for _ in 0..r.below(6) {
         let (layer, heads, dim, window) = (any(r), any(r), any(r), any(r));
-        let kind = match r.below(7) {
+        let kind = match r.below(8) {
             0 => BufferKind::Value { rows: rows(r), bytes: any(r) },
             1 => BufferKind::Keys { layer, heads, dim, window },
             2 => BufferKind::Values { layer, heads, dim, window },
             3 => BufferKind::Tokens,
             4 => BufferKind::Parts { rows: rows(r), heads: layer, dim, window },
             5 => BufferKind::Rows,
+            6 => BufferKind::Digests { rows: rows(r) },
             _ => BufferKind::State,
         };
         let offset = if r.below(2) == 0 { None } else { Some(r.next()) };

@@ -235,6 +235,28 @@ fn loads_and_stores_of_every_kind() {
 }
 
 #[test]
+fn atomic_additions_of_all_lanes_warps_and_blocks_are_summed() {
+    let text = "kernel sum warps=3 min_blocks=0 {
+  buf y write
+  %0 = lane
+  %1 = iconst 3
+  %2 = iand %0 %1
+  %3 = iconst 30
+  %4 = icmp.lt %0 %3
+  atomic.add buf.y[%2] = %0 if %4
+}";
+    let k = parse(text).unwrap();
+    assert_eq!(ir::kernel::text::print(&k).trim(), text);
+    ir::kernel::verify::verify(&k).unwrap();
+    let mut bufs = vec![words(&[u32::MAX, 0, 5, 0])];
+    run(&k, [5, 2], &mut bufs, &RunOptions::checked(3)).unwrap();
+    let of = |w: u32| 30 * (0..30).filter(|l| l % 4 == w).sum::<u32>();
+    assert_eq!(unwords(&bufs[0]), [of(0) - 1, of(1), of(2) + 5, of(3)]);
+    let d = run(&k, [1, 1], &mut [vec![0; 8]], &RunOptions::default()).unwrap_err();
+    assert!(format!("{d:?}").contains("E0150"), "{d:?}");
+}
+
+#[test]
 fn control_flow() {
     let fib = "%7 %8 = for %6 in %1 carry %10 = %0, %11 = %2 {\n%12 = iadd %10 %11\nyield %11 %12\n}\n%9 = iadd %7 %8";
     let want = |l: u32| {

@@ -8,6 +8,7 @@
 pub mod canon;
 pub mod fuse;
 pub mod instrument;
+pub mod instrument_trace;
 pub mod lower;
 pub mod lower_pass;
 pub mod manager;
@@ -25,6 +26,6 @@ mod testing;
 pub mod weight_layout;
 
 pub use manager::{Failure, Manager, Report, Step};
-pub use options::{Level, Options};
+pub use options::{Level, OFF, Options};
 pub use pass::{Decisions, Effect, Module, Pass, PassCx};
 pub use pipeline::Pipeline;

@@ -37,12 +37,15 @@ impl Level {
     }
 }
 
+/// Passes that are off unless they are asked for.
+pub const OFF: [&str; 1] = [crate::instrument_trace::NAME];
+
 /// Options of a compilation that passes read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The level whose promise must be kept.
     pub determinism: Level,
-    /// Passes switched on or off by name; what is not named is on.
+    /// Passes switched on or off by name; what is not named is on, but for [`OFF`].
     pub switches: BTreeMap<String, bool>,
     /// Fusion rules that are not used.
     pub rules_off: BTreeSet<String>,
@@ -76,12 +79,12 @@ impl Default for Options {
 impl Options {
     /// Is this pass switched on?
     pub fn is_on(&self, pass: &str) -> bool {
-        self.switches.get(pass).copied().unwrap_or(true)
+        self.switches.get(pass).copied().unwrap_or(!OFF.contains(&pass))
     }
 
     /// Must this value reach memory and stay?
     pub fn keeps(&self, name: &str) -> bool {
-        self.keep.iter().any(|p| glob(p.as_bytes(), name.as_bytes()))
+        self.keep.iter().any(|p| glob(p, name))
     }
 
     /// Reads the text form.
@@ -151,12 +154,27 @@ impl fmt::Display for Options {
 }
 
 /// Does `name` match the pattern, in which `*` stands for any text?
-fn glob(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => name.is_empty(),
-        Some((b'*', rest)) => (0..=name.len()).any(|i| glob(rest, &name[i..])),
-        Some((c, rest)) => name.first() == Some(c) && glob(rest, &name[1..]),
+pub fn glob(pattern: &str, name: &str) -> bool {
+    let (p, n) = (pattern.as_bytes(), name.as_bytes());
+    // Where to go on if what follows the last star does not fit: the star takes one byte more.
+    let (mut i, mut j, mut back) = (0, 0, None);
+    while j < n.len() {
+        match p.get(i) {
+            Some(b'*') => {
+                back = Some((i, j));
+                i += 1;
+            }
+            Some(c) if *c == n[j] => (i, j) = (i + 1, j + 1),
+            _ => match back {
+                Some((star, at)) => {
+                    back = Some((star, at + 1));
+                    (i, j) = (star + 1, at + 1);
+                }
+                None => return false,
+            },
+        }
     }
+    p[i..].iter().all(|c| *c == b'*')
 }
 
 #[cfg(test)]

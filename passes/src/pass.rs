@@ -16,12 +16,14 @@ pub struct Module {
     pub plan: Option<Plan>,
     /// The free schedule, with the layout of weights, once it is chosen.
     pub schedule: Option<Schedule>,
+    /// Kernels are to sum up digests of what they store.
+    pub traced: bool,
 }
 
 impl Module {
     /// A module that holds a graph only.
     pub fn new(graph: Graph) -> Self {
-        Module { graph, plan: None, schedule: None }
+        Module { graph, ..Module::default() }
     }
 }
 

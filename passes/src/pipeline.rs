@@ -20,6 +20,8 @@ pub fn registry() -> Vec<Box<dyn Pass>> {
         Box::new(crate::fuse::Fuse),
         Box::new(crate::recompute_rows::RecomputeRows),
         Box::new(crate::merge_launches::MergeLaunches),
+        // Off unless it is asked for.
+        Box::new(crate::instrument_trace::InstrumentTrace),
         // Kernels for a target: how weights lie, programs and launches, where values lie.
         Box::new(crate::weight_layout::WeightLayout),
         Box::new(crate::lower_pass::Lower),
@@ -71,6 +73,13 @@ impl Pipeline {
     /// The passes that make a plan with fusions of its own.
     pub fn fusing_anew() -> Self {
         Pipeline::of(&FUSING_ANEW.split(',').collect::<Vec<_>>())
+    }
+
+    /// The same, with kernels that sum up digests of what they store.
+    pub fn traced(mut self) -> Self {
+        let at = self.entries.iter().position(|e| e.pass == "lower").unwrap_or(self.entries.len());
+        self.entries.insert(at, Entry { pass: crate::instrument_trace::NAME.into(), args: BTreeMap::new() });
+        self
     }
 
     /// Every registered pass, in order.

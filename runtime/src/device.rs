@@ -90,8 +90,8 @@ impl LaunchMode {
     }
 }
 
-/// Most bytes that [`Device::queue_read`] takes.
-pub const QUEUED_BYTES: usize = 64;
+/// Most bytes that [`Device::queue_read`] takes: the digests of a step of one row.
+pub const QUEUED_BYTES: usize = 64 << 10;
 
 /// A read that was begun; [`Device::finish`] has its bytes.
 #[derive(Debug)]

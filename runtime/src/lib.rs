@@ -26,6 +26,7 @@
 //! | E0435 | the context is full |
 //! | E0436 | a value is not finite |
 //! | E0437 | the session does not fit into memory |
+//! | E0493 | no kernel sums up digests of a value |
 //! | E0440 | no CUDA driver |
 //! | E0441 | the CUDA driver does not start, or has no such GPU |
 //! | E0442 | the CUDA driver could not fill, copy or free |
@@ -52,4 +53,5 @@ pub mod interp;
 pub mod memory;
 pub mod sequences;
 pub mod session;
+pub mod trace;
 pub mod weights;

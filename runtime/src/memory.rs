@@ -7,7 +7,7 @@ use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::order::KV_BLOCK;
 use ir::plan::phases::DECODE_ROWS;
-use ir::plan::{BufferKind, Plan, row};
+use ir::plan::{BufferKind, DIGEST_BYTES, Plan, row};
 
 /// Sizes that limits give the buffers of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +66,17 @@ impl Sizes {
                 let rows = if rows == Rows::Once { DECODE_ROWS as u64 } else { self.rows(rows) };
                 (u64::from(heads) * (u64::from(dim) + 2) * 4 * blocks as u64 * rows).next_multiple_of(64)
             }
+            BufferKind::Digests { rows } => digest_bytes(self, rows == Rows::Once),
             BufferKind::Tokens => 4 * self.tokens.next_multiple_of(16),
             BufferKind::State => 64,
             BufferKind::Rows => u64::from(4 * row::WORDS) * self.tokens.next_multiple_of(4),
         })
     }
+}
+
+/// Bytes of the digests of a value, in a plan for few rows or in one for as many as a step may have.
+pub(crate) fn digest_bytes(sizes: &Sizes, few: bool) -> u64 {
+    u64::from(DIGEST_BYTES) * if few { DECODE_ROWS as u64 } else { sizes.tokens }
 }
 
 /// Bytes of memory for the sequences of a session.

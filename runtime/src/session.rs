@@ -5,10 +5,11 @@
 use crate::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
 use crate::memory::{self, Needs, Sizes};
 use crate::sequences::{Ended, Job, Part, Slot, SlotSink, Table, share};
+use crate::trace::{On, Open, Request, Tracer};
 use crate::weights;
 use ir::diag::{Diagnostic, Result};
-use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
+use ir::graph::{Graph, Rows};
 use ir::plan::phases::{DECODE_ROWS, Phases};
 use ir::plan::{Arg, Buffer, BufferKind, Plan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -48,6 +49,14 @@ struct Bound {
     places: Vec<(BufferId, u64)>,
     launches: Vec<LaunchDesc>,
     prepared: PreparedId,
+    /// Where kernels sum up digests, and its bytes.
+    sums: Option<(BufferId, usize)>,
+}
+
+impl Bound {
+    fn on(&self) -> On<'_> {
+        On { plan: &self.plan, places: &self.places, launches: &self.launches, sums: self.sums }
+    }
 }
 
 /// The tokens of a step.
@@ -81,6 +90,7 @@ pub struct Session {
     needs: Needs,
     /// Slots that begin anew with the next step, so that memory is poisoned before; none if it never is.
     poison: Option<BTreeSet<usize>>,
+    tracer: Option<Tracer>,
 }
 
 impl Session {
@@ -117,13 +127,21 @@ impl Session {
         let weights = weights::upload(&mut *device, &common.weights, source, progress)?;
         let mut shared: BTreeMap<String, (BufferId, u64)> = BTreeMap::new();
         let mut plans = vec![];
-        let Phases { decode, prefill } = phases;
-        for plan in [decode].into_iter().chain(prefill) {
+        let Phases { decode, prefill: other } = phases;
+        let prefill = other.is_some();
+        for plan in [decode].into_iter().chain(other) {
             let mut places = vec![];
+            // Digests of a plan lie together, so that they are read at once: those of a value after those of another.
+            let digests = |b: &&Buffer| matches!(b.kind, BufferKind::Digests { .. });
+            let of_one = memory::digest_bytes(&sizes, plans.is_empty() && prefill);
+            let bytes = plan.buffers.iter().filter(digests).count() as u64 * of_one;
+            let sums = if bytes > 0 { Some((device.alloc(bytes)?, bytes as usize)) } else { None };
+            let mut next = (0..).map(|i| i * of_one);
             for b in &plan.buffers {
                 let place = match (&b.kind, b.offset) {
                     (BufferKind::Value { rows: Rows::Outputs, .. }, Some(o)) => (of_outputs, o * sizes.outputs),
                     (BufferKind::Value { .. }, Some(o)) => (arena, o * sizes.tokens),
+                    (BufferKind::Digests { .. }, _) => (sums.map_or(arena, |s| s.0), next.next().unwrap_or(0)),
                     (kind, offset) => match shared.get(&b.name) {
                         Some(place) if offset.is_none() && !matches!(kind, BufferKind::Value { .. }) => *place,
                         _ => {
@@ -136,7 +154,7 @@ impl Session {
                         }
                     },
                 };
-                if !matches!(b.kind, BufferKind::Value { .. }) {
+                if !matches!(b.kind, BufferKind::Value { .. } | BufferKind::Digests { .. }) {
                     shared.insert(b.name.clone(), place);
                 }
                 places.push(place);
@@ -159,7 +177,7 @@ impl Session {
             };
             let launches: Vec<LaunchDesc> = plan.launches.iter().map(launch).collect();
             let prepared = device.prepare(&launches)?;
-            plans.push(Bound { plan, places, launches, prepared });
+            plans.push(Bound { plan, places, launches, prepared, sums });
         }
         let plan = &plans[0].plan;
         let vocab = plan.buffer(LOGITS).and_then(|i| match plan.buffers[i].kind {
@@ -168,8 +186,8 @@ impl Session {
         });
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
         let slots = vec![Slot::default(); limits.slots];
-        let (told, poison) = (Default::default(), None);
-        Ok(Session { device, limits, plans, last: 0, sizes, slots, told, vocab, needs, poison })
+        let (told, poison, tracer) = (Default::default(), None, None);
+        Ok(Session { device, limits, plans, last: 0, sizes, slots, told, vocab, needs, poison, tracer })
     }
 
     /// Name of the device.
@@ -205,6 +223,18 @@ impl Session {
     /// Elements of a row of logits (padded to whole 64-byte lines).
     pub fn logits_width(&self) -> usize {
         self.vocab
+    }
+
+    /// The plans, by number.
+    pub fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.plans.iter().map(|b| &b.plan)
+    }
+
+    /// From now on every step's rows go to the sink of the request. The graph is the one that the plans were lowered from.
+    pub fn trace(&mut self, graph: &Graph, request: Request) -> Result<()> {
+        let on: Vec<On> = self.plans.iter().map(Bound::on).collect();
+        self.tracer = Some(Tracer::new(&mut *self.device, &on, graph, request)?);
+        Ok(())
     }
 
     /// Keeps of the cache what `prompt` shares with it, as far as every sliding layer still holds the keys that the next
@@ -270,7 +300,9 @@ impl Session {
             Part { slot: job.slot, at, tokens: &job.tokens[job.done..job.done + s.rows], from: s.from }
         };
         let parts: Vec<Part> = shares.iter().map(part).collect();
-        self.queue_step(&parts, Input::Given)?;
+        let open = self.queue_step(&parts, Input::Given)?;
+        let tokens = parts.iter().flat_map(|p| p.tokens).copied().collect::<Vec<_>>();
+        self.finish_trace(open, &tokens)?;
         for p in &parts {
             self.slots[p.slot].extend(p.tokens);
         }
@@ -308,14 +340,15 @@ impl Session {
         let result = loop {
             while started < most && queued.len() <= self.device.ahead() {
                 let input = if started == 0 { Input::Given } else { Input::Chosen };
-                self.queue_step(&[Part { slot: 0, at: base + started, tokens: &[first], from: 0 }], input)?;
+                let open = self.queue_step(&[Part { slot: 0, at: base + started, tokens: &[first], from: 0 }], input)?;
                 self.slots[0].written = self.slots[0].written.max(base + started + 1);
                 started += 1;
                 let (b, at, _) = self.value(NEXT)?;
-                queued.push_back(self.device.queue_read(b, at, 4)?);
+                queued.push_back((self.device.queue_read(b, at, 4)?, open));
             }
-            let Some(read) = queued.pop_front() else { break Ok(()) };
+            let Some((read, open)) = queued.pop_front() else { break Ok(()) };
             let chosen = token(&self.device.finish(read)?);
+            self.finish_trace(open, &[running])?;
             self.slots[0].tokens.push(running);
             match chosen {
                 None => break Err(()),
@@ -323,21 +356,48 @@ impl Session {
                 Some(id) => running = id,
             }
         };
-        for read in queued {
+        // A step that is forgotten is in no trace.
+        let forgotten = !queued.is_empty();
+        for (read, _) in queued {
             self.device.finish(read)?;
+        }
+        if forgotten {
+            self.trace_anew()?;
         }
         result.map_err(|()| self.not_finite(0))
     }
 
-    /// Queues a step.
-    fn queue_step(&mut self, parts: &[Part], input: Input) -> Result<()> {
+    /// Queues a step; what its trace waits for, if there is one.
+    fn queue_step(&mut self, parts: &[Part], input: Input) -> Result<Option<Open>> {
         let table = self.queue_input(parts, input)?;
         self.last = if table.rows > DECODE_ROWS { self.plans.len() - 1 } else { 0 };
         let bound = &self.plans[self.last];
         let grid: Vec<u32> = bound.plan.launches.iter().map(|l| l.grid_y(table.rows, table.outputs)).collect();
         // SAFETY: the plan was made by the compiler for this code; buffers are sized for `limits.chunk` rows, and the caches
         // for the slots and blocks in table and state.
-        unsafe { self.device.run(bound.prepared, &grid) }
+        unsafe {
+            match &mut self.tracer {
+                None => self.device.run(bound.prepared, &grid).map(|()| None),
+                Some(t) => {
+                    let how = (self.last, bound.prepared, &grid[..]);
+                    t.run(&mut *self.device, how, &bound.on(), parts, &self.sizes).map(Some)
+                }
+            }
+        }
+    }
+
+    /// Hands on what the trace of a step waited for; these are its tokens.
+    fn finish_trace(&mut self, open: Option<Open>, tokens: &[u32]) -> Result<()> {
+        match (&mut self.tracer, open) {
+            (Some(t), Some(open)) => t.finish(&mut *self.device, open, tokens),
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves out of the trace what ran since the last step that was handed on.
+    fn trace_anew(&mut self) -> Result<()> {
+        let on: Vec<On> = self.plans.iter().map(Bound::on).collect();
+        self.tracer.as_mut().map_or(Ok(()), |t| t.forget(&mut *self.device, &on))
     }
 
     /// Where a buffer lies that all plans have in common.
@@ -405,6 +465,9 @@ impl Session {
         }
         // What is in the caches is of no use.
         self.keep(slot, 0);
+        if let Err(d) = self.trace_anew() {
+            return d;
+        }
         Diagnostic::new("E0436", format!("a NaN or an infinity at position {at}: generation stops"))
             .at(place)
             .hint("this is the first stored value that is not finite; a scale or a weight of the checkpoint may be damaged")

@@ -182,6 +182,18 @@ impl Artifact {
         Ok(Program { target, plans, code })
     }
 
+    /// The graph after all passes over graphs, verified.
+    pub fn graph(&self) -> Result<ir::graph::Graph> {
+        let broken = |all: Vec<Diagnostic>| {
+            let d = first(all);
+            let place = format!("{}: {}", self.dir.join(GRAPH).display(), d.place);
+            Diagnostic::new("E0766", format!("{} {}", d.code, d.message)).at(place).hint("compile the model again")
+        };
+        let graph = ir::graph::text::parse(&self.text(GRAPH)?).map_err(broken)?;
+        ir::graph::verify::verify(&graph).map_err(broken)?;
+        Ok(graph)
+    }
+
     /// The plans of a program, verified: a device runs them as they are.
     pub fn plans(&self, target: Target, bodies: Bodies) -> Result<Phases> {
         let entry = self.manifest.targets.iter().find(|t| t.name == target.name());

@@ -89,7 +89,8 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
     let ids = OnceCell::new();
     // What is wrong with a prompt is told before the work.
     let look = |ck: &Checkpoint, text: Option<&Text>| prompts.ids(args, ck, text).map(|found| _ = ids.set(found));
-    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } = load::load(source, &args.exec, true, o, &look, p)?;
+    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } =
+        load::load(source, &args.exec, true, false, o, &look, p)?;
     let Some((ids, context)) = ids.into_inner() else { return Err(run::no_tokenizer().into()) };
     let start = Instant::now();
     let slots = args.slots.map_or(SLOTS, |n| n as usize).min(ids.len());

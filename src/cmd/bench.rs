@@ -59,7 +59,7 @@ pub fn run(args: &BenchArgs, p: &mut Printer) -> Result<(), Stop> {
     let (source, o, context) = parts(args)?;
     let look = |ck: &Checkpoint, _: Option<&Text>| Room::new(ck, Some(context)).map(|_| ());
     let Loaded { checkpoint, program, gpu, schedules, origin, time: compile, .. } =
-        load::load(&source, &args.exec, true, o, &look, p)?;
+        load::load(&source, &args.exec, true, false, o, &look, p)?;
     let start = Instant::now();
     let options = EngineOptions { context: Some(context), ..engine_options(&args.exec, gpu, false) };
     let mut engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;

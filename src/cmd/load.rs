@@ -12,6 +12,7 @@ use crate::printer::Printer;
 use crate::source::Source;
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
+use ir::graph::Graph;
 use models::{Checkpoint, Text};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ pub struct Loaded {
     pub text: Option<Text>,
     /// What runs.
     pub program: Program,
+    /// The graph that it was lowered from, if the run is traced.
+    pub graph: Option<Graph>,
     /// Number of the GPU that it runs on, if it is a program for one.
     pub gpu: u32,
     /// Its free schedules: for a token, and for chunks of many if they have a plan of their own.
@@ -101,19 +104,21 @@ fn launches(args: &ExecArgs) -> Result<()> {
 /// Looks at a model before the work.
 pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 
-/// Gets the program, unless `look` finds that it could not be used. A model that is given `ids` needs no tokenizer.
+/// Gets the program, unless `look` finds that it could not be used. A model that is given `ids` needs no tokenizer; a run that is
+/// `traced` needs the graph.
 pub fn load(
     source: &Source,
     args: &ExecArgs,
     ids: bool,
+    traced: bool,
     mut o: CompileOptions,
     look: Look,
     p: &mut Printer,
 ) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
-    let done = |checkpoint, text, program, gpu, schedules, origin| {
-        Ok(Loaded { checkpoint, text, program, gpu, schedules, origin, time: start.elapsed() })
+    let done = |checkpoint, text, program, graph, gpu, schedules, origin| {
+        Ok(Loaded { checkpoint, text, program, graph, gpu, schedules, origin, time: start.elapsed() })
     };
     // Where it runs, if it is made or exists for these targets.
     let place = |of: &[Target], p: &mut Printer| -> Result<Place> {
@@ -151,7 +156,8 @@ pub fn load(
         let text = tokenizer(&ck, ids)?;
         look(&ck, text.as_ref())?;
         let schedules = artifact.manifest().schedules(program.target);
-        return done(ck, text, program, place.gpu, schedules, "artifact");
+        let graph = traced.then(|| artifact.graph()).transpose()?;
+        return done(ck, text, program, graph, place.gpu, schedules, "artifact");
     }
     if args.print_options {
         p.message(options::text(&args.build, &o).trim_end());
@@ -166,7 +172,8 @@ pub fn load(
         let mut planned = pipeline::plan(&ck, &o, &[Class::Host], &mut watch)?;
         let (_, plans) = planned.plans.remove(0);
         let schedules = o.schedules_of(Class::Host, &plans);
-        return done(ck, text, Program { target: Target::X86V3, plans, code: Code::Kernels }, 0, schedules, "compiled");
+        let program = Program { target: Target::X86V3, plans, code: Code::Kernels };
+        return done(ck, text, program, Some(planned.graph), 0, schedules, "compiled");
     }
     let target = place.target.map_or_else(Target::host, Ok)?;
     o.targets = vec![target];
@@ -175,15 +182,18 @@ pub fn load(
     let mut damaged = None;
     if let (Some(cache), Some(key)) = (&cache, &key) {
         let found = match cache.get(key) {
-            Lookup::Hit(artifact) => artifact.program(Some(target)).map(Some),
+            Lookup::Hit(artifact) => artifact.program(Some(target)).and_then(|p| {
+                let graph = traced.then(|| artifact.graph()).transpose()?;
+                Ok(Some((p, graph)))
+            }),
             Lookup::Miss => Ok(None),
             Lookup::Damaged(d) => Err(d),
         };
         match found {
-            Ok(Some(program)) => {
+            Ok(Some((program, graph))) => {
                 ck.fits()?; // what compiling would have looked at
                 let schedules = o.schedules_of(target.class(), &program.plans);
-                return done(ck, text, program, place.gpu, schedules, "cached");
+                return done(ck, text, program, graph, place.gpu, schedules, "cached");
             }
             Ok(None) => {}
             Err(d) => damaged = Some(d),
@@ -206,9 +216,10 @@ pub fn load(
         let message = "the compiled model is not kept in the cache: there is no home folder";
         p.warning(&Diagnostic::new("E0760", message).at("$XDG_CACHE_HOME, $HOME").hint(NO_CACHE));
     }
+    let graph = Some(compiled.planned.graph);
     let program = compiled.programs.remove(0);
     let schedules = o.schedules_of(target.class(), &program.plans);
-    done(ck, text, program, place.gpu, schedules, "compiled")
+    done(ck, text, program, graph, place.gpu, schedules, "compiled")
 }
 
 /// The tokenizer of a model. Random weights, and ids in place of text, do without one.
@@ -239,7 +250,7 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
     let fusing = args.passes.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
     let asked = fusing.chain(args.passes.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
     for (pass, want) in asked {
-        let is = m.options.switches.get(&pass).copied().unwrap_or(true);
+        let is = m.options.switches.get(&pass).copied().unwrap_or(!passes::OFF.contains(&pass.as_str()));
         if is != want {
             return differs(format!("--{pass}"), on(is));
         }

@@ -3,6 +3,7 @@
 mod batch;
 pub mod bench;
 pub mod compile;
+pub mod diff;
 pub mod doctor;
 pub mod dump;
 pub mod explain;
@@ -13,6 +14,7 @@ pub mod options;
 pub mod quantize;
 pub mod run;
 pub mod tokenize;
+pub mod verify;
 
 use crate::args::{BuildArgs, PassArgs};
 use crate::options::{CompileOptions, embed_mode};
@@ -29,6 +31,8 @@ use std::io;
 pub enum Stop {
     /// Something to say.
     Failed(Diagnostic),
+    /// What was compared differs: it was said, and is the exit code.
+    Differs,
     /// The reader of our output went away: there is nobody to say anything to.
     BrokenPipe,
 }
@@ -55,6 +59,8 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Compile(a) => compile::run(a, p),
         crate::args::Command::Run(a) => run::run(a, p),
         crate::args::Command::Bench(a) => bench::run(a, p),
+        crate::args::Command::Diff(a) => diff::run(a, p),
+        crate::args::Command::Verify(a) => verify::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
         crate::args::Command::Opt(a) => opt::run(a, p),
         crate::args::Command::Inspect(a) => inspect::run(a, p),
@@ -64,6 +70,12 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Tokenize(a) => tokenize::run(a, p),
         crate::args::Command::Quantize(a) => quantize::run(a, p),
     }
+}
+
+/// The exit code of a command that failed: 2 if the command line is wrong, or where 1 says that something differs.
+pub fn exit_code(command: &crate::args::Command, d: &Diagnostic) -> u8 {
+    let compares = matches!(command, crate::args::Command::Diff(_) | crate::args::Command::Verify(_));
+    if compares || crate::explain::is_usage(d) { 2 } else { 1 }
 }
 
 /// The checkpoint that a command reads, with a seed with weights made from that; what its user should know of it is told.

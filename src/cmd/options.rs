@@ -92,9 +92,9 @@ fn table(all: &[Effective]) -> String {
         other => other.to_string(),
     };
     let wide = all.iter().map(|e| shown(e).len()).max().unwrap_or(0).max(5);
-    let mut out = format!("{:<15} {:<wide$} from\n", "option", "value");
+    let mut out = format!("{:<16} {:<wide$} from\n", "option", "value");
     for e in all {
-        let _ = writeln!(out, "{:<15} {:<wide$} {}", e.name, shown(e), e.from);
+        let _ = writeln!(out, "{:<16} {:<wide$} {}", e.name, shown(e), e.from);
     }
     out
 }

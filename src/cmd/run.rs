@@ -13,12 +13,16 @@ use crate::pipeline::Program;
 use crate::printer::Printer;
 use crate::reply::{ReplyStream, Show, text_of};
 use crate::source::{Source, model_and_prompt};
+use crate::target::Class;
+use crate::trace::{Recorder, Subject, Wish};
 use ir::diag::{Diagnostic, Result};
 use models::{Checkpoint, Message, Role, Text};
+use runtime::trace::Mode;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Ends a conversation.
@@ -35,7 +39,31 @@ enum Input {
 /// What to run and how, if nothing on the command line contradicts itself.
 fn parts(args: &RunArgs) -> Result<(Source, Input, CompileOptions)> {
     let (source, prompt) = model_and_prompt("run", args.model.as_deref(), args.prompt.as_deref())?;
-    Ok((source, input(args, prompt)?, load::check(&args.exec)?))
+    let mut options = load::check(&args.exec)?;
+    let input = input(args, prompt)?;
+    if let Some(wish) = wish(args, &input)?
+        && wish.mode != Some(Mode::Separate)
+    {
+        // Kernels that sum up digests are made for it, unless that was said otherwise.
+        options.passes.switches.entry(passes::instrument_trace::NAME.into()).or_insert(true);
+    }
+    Ok((source, input, options))
+}
+
+/// What is to be traced.
+fn wish(args: &RunArgs, input: &Input) -> Result<Option<Wish>> {
+    let Some(_) = &args.trace else { return Ok(None) };
+    let refuse = |what: &str| Err(Diagnostic::new("E0805", what.to_string()).at("--trace"));
+    let all = args.trace_kv.as_deref() == Some("full");
+    let values = !args.trace_values.is_empty();
+    if matches!(input, Input::Batch(_)) {
+        return refuse("a trace is of one sequence, and `--batch` has many");
+    }
+    if args.trace_mode == Some(Mode::Epilogue) && (all || values) {
+        return refuse("kernels sum up digests of what they write: values and whole caches are read by the host");
+    }
+    let mode = if all || values { Some(Mode::Separate) } else { args.trace_mode };
+    Ok(Some(Wish { mode, all, values: args.trace_values.clone() }))
 }
 
 /// Refuses a command line that contradicts itself.
@@ -51,6 +79,10 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     }
     // What is wrong with the place is told now rather than after the work.
     let logits = args.logits.as_deref().map(Pending::file).transpose()?;
+    let wish = wish(args, &input)?;
+    if let (Some(path), Some(wish)) = (&args.trace, &wish) {
+        Recorder::check(path, wish)?;
+    }
     let look = |ck: &Checkpoint, text: Option<&Text>| {
         let room = Room::new(ck, args.exec.context)?;
         match (&input, text) {
@@ -62,23 +94,33 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         }
     };
     let ids = args.ids.is_some();
-    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } =
-        load::load(&source, &args.exec, ids, options, &look, p)?;
+    let Loaded { checkpoint, text, program, graph, gpu, origin, time: compile, .. } =
+        load::load(&source, &args.exec, ids, args.trace.is_some(), options, &look, p)?;
     let start = Instant::now();
     let options = engine_options(&args.exec, gpu, logits.is_some() || digests(args));
-    let engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
+    let mut engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
     let load = start.elapsed();
     if !args.json {
         p.note(&loaded(&engine, &program, origin, compile, load));
     }
     let stop = stop_ids(args, &checkpoint)?;
-    let text = text.as_ref();
+    let text = text.map(Rc::new);
+    let recorder = match (&args.trace, wish, &graph) {
+        (Some(path), Some(wish), Some(graph)) => {
+            let launch = (gpu_runs(&program)).then(|| args.exec.launch.unwrap_or_default().name().to_string());
+            let subject = Subject { checkpoint: &checkpoint, program: &program, graph, launch };
+            Some(Recorder::begin(path, &subject, &mut engine, &wish, text.clone())?)
+        }
+        _ => None,
+    };
+    let text = text.as_deref();
     let mut session = Turns {
         args,
         text,
         stop,
         engine,
         logits,
+        recorder,
         history: Form::of(args).beginning(),
         asked: vec![],
         turns: vec![],
@@ -87,17 +129,25 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
         compile,
         load,
     };
-    match &input {
-        Input::Prompt(prompt) => session.turn(prompt, p)?,
-        Input::Ids(ids) => session.answer(ids, show_of(args, true), p).map(|_| ())?,
-        _ => session.lines(p)?,
-    }
-    if digests(args) { session.repeat(&input, args.repeat.unwrap_or(1), p) } else { Ok(()) }
+    let done = match &input {
+        Input::Prompt(prompt) => session.turn(prompt, p),
+        Input::Ids(ids) => session.answer(ids, show_of(args, true), p).map(|_| ()),
+        _ => session.lines(p),
+    };
+    let done = if digests(args) && done.is_ok() { session.repeat(&input, args.repeat.unwrap_or(1), p) } else { done };
+    let Turns { engine, recorder, .. } = session;
+    drop(engine);
+    // Also what a run left that failed is worth a look.
+    done.and(recorder.map_or(Ok(()), |r| r.finish().map_err(Stop::from)))
 }
 
 /// Are digests of logits wanted?
 pub(super) fn digests(args: &RunArgs) -> bool {
     args.digest || args.repeat.is_some()
+}
+
+fn gpu_runs(program: &Program) -> bool {
+    program.target.class() == Class::Gpu
 }
 
 /// How the program is run.
@@ -226,6 +276,7 @@ struct Turns<'a> {
     stop: Vec<u32>,
     engine: Engine,
     logits: Option<Pending>,
+    recorder: Option<Recorder>,
     history: Vec<Message>,
     /// Prompts of a conversation that is held again.
     asked: Vec<String>,
@@ -353,6 +404,9 @@ impl Turns<'_> {
             }
         };
         let g = self.engine.generate(&Request { prompt, max: args.n, stop: &self.stop }, logits, &mut on_token)?;
+        if let Some(r) = &self.recorder {
+            r.next_turn();
+        }
         if let Some(e) = broken {
             return Err(e);
         }

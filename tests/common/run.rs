@@ -95,6 +95,7 @@ pub fn step(
             BufferKind::Parts { heads, dim, .. } => {
                 (d.alloc(u64::from(heads * (dim + 2)) * 4 * (CACHE_BLOCKS * rows) as u64).unwrap(), 0)
             }
+            BufferKind::Digests { .. } => (d.alloc(u64::from(ir::plan::DIGEST_BYTES) * rows as u64).unwrap(), 0),
             BufferKind::Tokens => {
                 let id = d.alloc(4 * rows.next_multiple_of(16) as u64).unwrap();
                 d.write(id, 0, &tokens.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>()).unwrap();

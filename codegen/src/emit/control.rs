@@ -53,6 +53,7 @@ impl<'c, 'k> Emitter<'c, 'k> {
             Op::Barrier => self.barrier(),
             Op::Load { .. } => self.load(inst),
             Op::Store { .. } => self.store(inst),
+            Op::AtomicAdd { .. } => self.atomic_add(inst),
             Op::Copy { .. } => self.copy(inst),
             Op::Mma { .. } => self.mma(inst),
             op => {
@@ -194,6 +195,16 @@ impl<'c, 'k> Emitter<'c, 'k> {
             Some(Val::Mask(0, _)) => Ok(()),
             pred if self.is_gpu() => self.gpu_store(mem, elem, (&idx, plus), &val, pred.as_ref()),
             pred => self.host_store(mem, elem, (&idx, plus), &val, pred),
+        }
+    }
+
+    fn atomic_add(&mut self, inst: &Inst) -> Res {
+        let Op::AtomicAdd { buf, idx, val, pred } = inst.op else { return Err("not an atomic addition".into()) };
+        let (idx, val, pred) = (self.val(idx)?, self.val(val)?, self.predicate(pred)?);
+        match pred {
+            Some(Val::Mask(0, _)) => Ok(()),
+            pred if self.is_gpu() => self.gpu_atomic_add(buf, &idx, &val, pred.as_ref()),
+            pred => self.host_atomic_add(buf, &idx, &val, pred),
         }
     }
 

@@ -97,9 +97,10 @@ impl<'c, 'k> Emitter<'c, 'k> {
     /// Does it read or write buffers other than weights?
     fn touches(&self, block: &Block) -> bool {
         block.insts.iter().any(|i| match &i.op {
-            Op::Load { mem: Mem::Buf(b), .. } | Op::Store { mem: Mem::Buf(b), .. } | Op::Copy { src: b, .. } => {
-                !self.k.bufs[*b as usize].fixed
-            }
+            Op::Load { mem: Mem::Buf(b), .. }
+            | Op::Store { mem: Mem::Buf(b), .. }
+            | Op::AtomicAdd { buf: b, .. }
+            | Op::Copy { src: b, .. } => !self.k.bufs[*b as usize].fixed,
             Op::For { body, .. } => self.touches(body),
             Op::If { then, els, .. } => self.touches(then) || self.touches(els),
             Op::Pipeline { copy, body, .. } => self.touches(copy) || self.touches(body),
@@ -168,6 +169,28 @@ impl<'c, 'k> Emitter<'c, 'k> {
             Some(p) => {
                 let p = self.first(p)?.into_int_value();
                 self.guarded(p, &[], write)?
+            }
+        };
+        Ok(())
+    }
+
+    /// `red.global.add.u32`: one word a lane, without an answer.
+    pub(super) fn gpu_atomic_add(&mut self, buf: u32, idx: &Val<'c>, val: &Val<'c>, pred: Option<&Val<'c>>) -> Res {
+        self.await_memory(Mem::Buf(buf))?;
+        let (idx, val) = (self.first(idx)?.into_int_value(), self.first(val)?);
+        let add = |s: &mut Self| {
+            let p = s.gpu_at(Mem::Buf(buf), idx, 0, 4)?;
+            let ty = s.cx.void_type().fn_type(&[p.get_type().into(), s.i32().into()], false);
+            let text = "red.global.add.u32 [$0], $1;".to_string();
+            let asm = s.cx.create_inline_asm(ty, text, "l,r,~{memory}".into(), true, false, None, false);
+            s.b.build_indirect_call(ty, asm, &[p.into(), val.into()], "")?;
+            Ok(vec![])
+        };
+        match pred {
+            None => add(self)?,
+            Some(p) => {
+                let p = self.first(p)?.into_int_value();
+                self.guarded(p, &[], add)?
             }
         };
         Ok(())

@@ -146,6 +146,15 @@ impl Block<'_> {
                     }
                 }
             }
+            Op::AtomicAdd { buf, idx, val, pred } => {
+                for l in 0..LANES {
+                    if pred.is_none_or(|p| self.vals[w][p.idx()][l] != 0) {
+                        let at = self.vals[w][idx.idx()][l] as usize * 4;
+                        let x = self.read(Mem::Buf(*buf), at, 4).wrapping_add(self.vals[w][val.idx()][l]);
+                        self.mem(Mem::Buf(*buf))[at..at + 4].copy_from_slice(&x.to_le_bytes());
+                    }
+                }
+            }
             Op::Copy { dst, dst_idx, src, src_idx, pred } => {
                 for l in 0..LANES {
                     if pred.is_none_or(|p| self.vals[w][p.idx()][l] != 0) {

@@ -315,6 +315,11 @@ impl Builder {
     pub fn store(&mut self, mem: Mem, elem: Elem, idx: V, val: V, pred: Option<V>) {
         self.push(Op::Store { mem, elem, idx, val, pred }, &[]);
     }
+    /// Adds to a word of a buffer that is used for nothing else.
+    pub fn atomic_add(&mut self, mem: Mem, idx: V, val: V, pred: Option<V>) {
+        let Mem::Buf(buf) = mem else { panic!("only words of a buffer are added to atomically") };
+        self.push(Op::AtomicAdd { buf, idx, val, pred }, &[]);
+    }
     /// Block barrier; nothing in a block of one warp is visible to others before it either, so it is always kept.
     pub fn barrier(&mut self) {
         self.push(Op::Barrier, &[]);

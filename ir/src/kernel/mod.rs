@@ -276,6 +276,18 @@ pub enum Op {
         /// Lanes that take part; all if absent.
         pred: Option<V>,
     },
+    /// Adds integers to words of a buffer, wrapping: any lanes, warps and blocks may add to one word, and its value after the
+    /// launch is the same in whatever order they come. The kernel does nothing else with the buffer, so nobody sees how far it is.
+    AtomicAdd {
+        /// Index into [`Kernel::bufs`].
+        buf: u32,
+        /// In words of 4 bytes, unsigned.
+        idx: V,
+        /// What is added.
+        val: V,
+        /// Lanes that take part; all if absent.
+        pred: Option<V>,
+    },
     /// The value of lane `lane ^ mask`.
     ShuffleXor(V, u32),
     /// The value of lane `src & 31`.
@@ -444,7 +456,9 @@ impl Op {
                 vec![*a]
             }
             Op::Load { idx, pred, .. } => std::iter::once(*idx).chain(*pred).collect(),
-            Op::Store { idx, val, pred, .. } => [*idx, *val].into_iter().chain(*pred).collect(),
+            Op::Store { idx, val, pred, .. } | Op::AtomicAdd { idx, val, pred, .. } => {
+                [*idx, *val].into_iter().chain(*pred).collect()
+            }
             Op::For { trip, carried, .. } | Op::Pipeline { trip, carried, .. } => {
                 std::iter::once(*trip).chain(carried.iter().map(|c| c.1)).collect()
             }
@@ -459,6 +473,7 @@ impl Op {
             self,
             Op::Load { .. }
                 | Op::Store { .. }
+                | Op::AtomicAdd { .. }
                 | Op::Barrier
                 | Op::For { .. }
                 | Op::If { .. }

@@ -72,6 +72,10 @@ impl Phases {
                 if let (BufferKind::Parts { rows, .. }, None) = (&mut b.kind, p.buffer(&b.name)) {
                     *rows = Rows::Once;
                 }
+                // Digests are no value that steps share: each plan has its own, and this one's steps have [`DECODE_ROWS`] rows.
+                if let BufferKind::Digests { rows } = &mut b.kind {
+                    (*rows, b.name) = (Rows::Once, format!("decode.{}", b.name));
+                }
             }
             out.arena_bytes = out.arena_bytes.max(p.arena_bytes);
             out.output_bytes = out.output_bytes.max(p.output_bytes);

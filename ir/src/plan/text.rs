@@ -118,6 +118,7 @@ fn buffer(b: &Buffer) -> (&'static str, String) {
         BufferKind::Parts { rows: r, heads, dim, window } => {
             ("parts", format!(" {{rows={}, heads={heads}, dim={dim}, window={window}{}}}", rows(*r), stray(b)))
         }
+        BufferKind::Digests { rows: r } => ("digests", format!(" {{rows={}{}}}", rows(*r), stray(b))),
         BufferKind::Tokens => ("tokens", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
         BufferKind::State => ("state", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
         BufferKind::Rows => ("rows", b.offset.map_or(String::new(), |o| format!(" {{offset={o}}}"))),
@@ -312,7 +313,7 @@ impl<'a> Parser<'a> {
 
     fn buffer(&mut self) -> Result<()> {
         let t = self.c.peek();
-        let word = self.c.ident("`value`, `keys`, `values`, `parts`, `tokens`, `state` or `rows`")?;
+        let word = self.c.ident("`value`, `keys`, `values`, `parts`, `digests`, `tokens`, `state` or `rows`")?;
         let name = string(&mut self.c, "the buffer's name")?;
         let mut offset = None;
         let kind = match word {
@@ -358,6 +359,16 @@ impl<'a> Parser<'a> {
                 self.c.punct('}')?;
                 BufferKind::Parts { rows, heads, dim, window }
             }
+            "digests" => {
+                self.c.punct('{')?;
+                let rows = self.rows()?;
+                if self.c.eat(',') {
+                    self.c.key("offset")?;
+                    offset = Some(self.u64("an offset")?);
+                }
+                self.c.punct('}')?;
+                BufferKind::Digests { rows }
+            }
             "tokens" | "state" | "rows" => {
                 if self.c.eat('{') {
                     self.c.key("offset")?;
@@ -371,7 +382,9 @@ impl<'a> Parser<'a> {
                 }
             }
             _ => {
-                let m = format!("expected `value`, `keys`, `values`, `parts`, `tokens`, `state` or `rows`, found `{word}`");
+                let m = format!(
+                    "expected `value`, `keys`, `values`, `parts`, `digests`, `tokens`, `state` or `rows`, found `{word}`"
+                );
                 return Err(Diagnostic::new("E0102", m).at(t.place()));
             }
         };

@@ -80,7 +80,7 @@ fn scan(b: &Block, a: &mut [(bool, bool)]) {
                     a.0 = true;
                 }
             }
-            Op::Store { mem: Mem::Buf(n), .. } => {
+            Op::Store { mem: Mem::Buf(n), .. } | Op::AtomicAdd { buf: n, .. } => {
                 if let Some(a) = a.get_mut(*n as usize) {
                     a.1 = true;
                 }
@@ -145,7 +145,7 @@ impl Check<'_> {
                         self.error("E0357", place, "a cache has heads and elements, and no offset".into());
                     }
                 }
-                BufferKind::Tokens | BufferKind::State | BufferKind::Rows => {
+                BufferKind::Digests { .. } | BufferKind::Tokens | BufferKind::State | BufferKind::Rows => {
                     if b.offset.is_some() {
                         self.error("E0357", place, "only values lie in the arena".into());
                     }
@@ -226,7 +226,7 @@ impl Check<'_> {
                 let what = if *times > 1 { "binds it to two parameters" } else { "reads it" };
                 self.error("E0356", place(), format!("writes \"{}\" and {what}", b.name));
             }
-            if let BufferKind::Value { rows, .. } = b.kind
+            if let BufferKind::Value { rows, .. } | BufferKind::Digests { rows } = b.kind
                 && u.write
                 && rows != l.rows
             {

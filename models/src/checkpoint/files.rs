@@ -75,7 +75,7 @@ pub(super) fn map_folder(dir: &Path) -> Result<BTreeMap<String, Data>> {
     Ok(out)
 }
 
-fn map(path: &Path) -> Result<Data> {
+pub(super) fn map(path: &Path) -> Result<Data> {
     let place = path.display();
     let failed = |e: std::io::Error| Diagnostic::new("E0211", format!("cannot be read: {e}")).at(&place);
     // Asked before opening, since opening a pipe would wait.

@@ -11,6 +11,7 @@ mod module;
 mod names;
 mod quant;
 mod safetensors;
+mod tensor_file;
 
 use crate::gemma4::Config;
 use crate::gemma4::tensors::{Expected, tensors};
@@ -25,6 +26,7 @@ pub use ::safetensors::Dtype;
 pub use module::{Module, Parts};
 pub use names::Why;
 pub use quant::{code, dequant_f64};
+pub use tensor_file::TensorFile;
 
 /// An opened and checked checkpoint.
 pub struct Checkpoint {

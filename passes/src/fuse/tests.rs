@@ -230,7 +230,7 @@ fn whatever_is_fused_can_be_lowered() {
     let lowers = |what: &str, g: &Graph| {
         let plan = crate::lower::lower(g, &crate::lower::schedule::Schedule::HOST).unwrap_or_else(|d| panic!("{what}: {d}"));
         assert_eq!(plan.launches.len(), g.launches_or_default().len(), "{what}");
-        let mut m = Module { graph: g.clone(), plan: Some(plan), schedule: None };
+        let mut m = Module { plan: Some(plan), ..Module::new(g.clone()) };
         let placed = crate::pass::run_alone(&crate::place::MemoryPlan, &mut m, &Options::default());
         assert!(placed.unwrap_or_else(|d| panic!("{what}: {d}")).0);
     };

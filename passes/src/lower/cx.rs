@@ -6,11 +6,11 @@ use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{Op, RopeParams};
 use ir::graph::{Dtype, Elem as GElem, Graph, NodeId, Rows};
 use ir::kernel::build::Builder;
-use ir::kernel::{Block, BoolOp, Elem, ICmp, IntOp, Mem, Op as KOp, Ty, V};
+use ir::kernel::{Block, BoolOp, Elem, ICmp, IntOp, Kernel, Mem, Op as KOp, Ty, V};
 use ir::layout::{Format, MatrixLayout};
 use ir::math::{self, Arith};
 use ir::order::{ReductionOrder, Tree};
-use ir::plan::{Pack, row, state};
+use ir::plan::{DIGEST_BYTES, Pack, row, state};
 use std::collections::BTreeMap;
 
 /// What a parameter is bound to, before buffers are numbered.
@@ -37,12 +37,32 @@ pub enum ArgKey {
     },
     /// Which rows chose which expert, by a route.
     Lists(NodeId),
+    /// Digests of what is written: a value, or a cache (the `kv` node).
+    Digests(Written, NodeId),
     /// Token ids.
     Tokens,
     /// State words.
     State,
     /// The table of rows.
     Rows,
+}
+
+/// What a store writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// A value.
+    Value,
+    /// Keys of a cache.
+    Keys,
+    /// Values of a cache.
+    Vals,
+}
+
+/// An element whose mix is to be added to the digest of a row, a lane each.
+struct Mixed {
+    of: (Written, NodeId),
+    row: V,
+    words: [V; 2],
 }
 
 /// A kernel under construction.
@@ -72,6 +92,12 @@ pub struct Kx<'a> {
     pub starts: Vec<u32>,
     /// What each part needs of shared memory; rings are added as they are made.
     needs: Vec<Vec<u32>>,
+    /// Digests of what is stored are wanted.
+    pub traced: bool,
+    /// The lanes of a warp stand at different rows.
+    pub rows_differ: bool,
+    /// What the regions that are open have stored and not yet added to digests.
+    mixed: Vec<Mixed>,
 }
 
 /// Bytes of one element run of a quantized row: three planes, then scales, sums and corrections per group.
@@ -137,6 +163,9 @@ impl<'a> Kx<'a> {
             shared_names: 0,
             starts,
             needs,
+            traced: false,
+            rows_differ: false,
+            mixed: vec![],
         };
         if tile > 1 {
             let count = kx.state(if kx.outputs { state::OUTPUTS } else { state::TOKENS });
@@ -214,6 +243,7 @@ impl<'a> Kx<'a> {
             ArgKey::Vals(_) => "vals",
             ArgKey::Parts { .. } => "parts",
             ArgKey::Lists(_) => "lists",
+            ArgKey::Digests(..) => "digests",
             ArgKey::Tokens => "tokens",
             ArgKey::State => "state",
             ArgKey::Rows => "rows",
@@ -297,10 +327,84 @@ impl<'a> Kx<'a> {
 
     /// Writes f32 element `i` of a value to memory.
     pub fn store_value(&mut self, id: NodeId, i: V, v: V, pred: Option<V>) {
+        self.store_word(id, Elem::F32, i, v, pred);
+    }
+
+    /// Writes word `i` of a value's row to memory.
+    pub fn store_word(&mut self, id: NodeId, elem: Elem, i: V, v: V, pred: Option<V>) {
         let m = self.arg(ArgKey::Value(id), true);
         let base = self.row_base(id);
         let at = self.b.iadd(base, i);
-        self.b.store(m, Elem::F32, at, v, pred);
+        self.b.store(m, elem, at, v, pred);
+        self.witness((Written::Value, id), elem, i, v, pred);
+    }
+
+    /// Notes for the digest of the row at which it stands what was stored as its element `i`, counted in elements of this size.
+    /// No two lanes may have stored one element.
+    pub fn witness(&mut self, of: (Written, NodeId), elem: Elem, i: V, v: V, pred: Option<V>) {
+        if !self.traced {
+            return;
+        }
+        let row = if of.0 == Written::Value { self.row_of(of.1) } else { self.tok };
+        let bits = match elem {
+            Elem::F32 => self.b.bits(v),
+            Elem::I32 => v,
+            Elem::U8 => self.b.int_c(IntOp::And, v, 0xff),
+            Elem::Bf16 => {
+                let v = self.b.round_bf16(v);
+                let v = self.b.bits(v);
+                self.b.lshr(v, 16)
+            }
+        };
+        let place = self.b.mul_c(i, elem.bytes() as i32);
+        let mut words = ir::digest::mix(&mut self.b, place, bits);
+        if let Some(p) = pred {
+            let zero = self.b.i(0);
+            words = words.map(|w| self.b.select(p, w, zero));
+        }
+        self.mixed.push(Mixed { of, row, words });
+    }
+
+    /// Adds to the digests what was stored since `mark`: one atomic addition for each row of a value, or one a lane where lanes
+    /// stand at different rows.
+    fn settle(&mut self, mark: usize) {
+        if self.mixed.len() == mark {
+            return;
+        }
+        let mut sums: Vec<Mixed> = vec![];
+        for m in self.mixed.split_off(mark) {
+            match sums.iter_mut().find(|s| s.of == m.of && s.row == m.row) {
+                Some(s) => s.words = [0, 1].map(|i| self.b.iadd(s.words[i], m.words[i])),
+                None => sums.push(m),
+            }
+        }
+        let (lane, zero) = (self.b.lane(), self.b.i(0));
+        for Mixed { of, row, words } in sums {
+            let mem = self.arg(ArgKey::Digests(of.0, of.1), true);
+            let first = self.b.mul_c(row, (DIGEST_BYTES / 4) as i32);
+            if self.rows_differ {
+                for (i, w) in words.into_iter().enumerate() {
+                    let (at, some) = (self.b.add_c(first, i as i32), self.b.icmp(ICmp::Ne, w, zero));
+                    self.b.atomic_add(mem, at, w, Some(some));
+                }
+                continue;
+            }
+            let [low, high] = words.map(|w| self.butterfly(w, |b, x, y| b.iadd(x, y)));
+            // Lane 0 adds one, lane 1 the other. Warps that stored nothing add nothing.
+            let (two, is_low) = (self.b.i(2), self.is_zero(lane));
+            let (lanes, any) = (self.b.icmp(ICmp::Lt, lane, two), self.b.ior(low, high));
+            let some = self.b.icmp(ICmp::Ne, any, zero);
+            let pred = self.b.bool_op(BoolOp::And, lanes, some);
+            let (at, w) = (self.b.iadd(first, lane), self.b.select(is_low, low, high));
+            self.b.atomic_add(mem, at, w, Some(pred));
+        }
+    }
+
+    /// The finished kernel and what its parameters are bound to.
+    pub fn finish(mut self) -> (Kernel, Vec<ArgKey>) {
+        self.settle(0);
+        let args = self.args.into_iter().map(|(k, _)| k).collect();
+        (self.b.finish(), args)
     }
 
     /// Reads element `i` of a plain weight.
@@ -347,9 +451,7 @@ impl<'a> Kx<'a> {
         let tys: Vec<Ty> = init.iter().map(|&v| self.b.ty(v)).collect();
         let iv = self.b.fresh(Ty::I32);
         let params: Vec<V> = tys.iter().map(|&t| self.b.fresh(t)).collect();
-        self.b.begin();
-        let yields = f(self, iv, &params);
-        let body = self.b.end();
+        let (body, yields) = self.in_region(|kx| f(kx, iv, &params));
         let carried = params.into_iter().zip(init.iter().copied()).collect();
         self.b.structured(KOp::For { trip, iv, carried, body, yields }, &tys)
     }
@@ -385,23 +487,26 @@ impl<'a> Kx<'a> {
         f(self, &ts, &acc)
     }
 
+    /// A region, and what `f` gives that emits it.
+    fn in_region<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (Block, R) {
+        self.b.begin();
+        let mark = self.mixed.len();
+        let r = f(self);
+        self.settle(mark);
+        (self.b.end(), r)
+    }
+
     /// Runs `then` where the uniform condition holds.
     pub fn when(&mut self, cond: V, then: impl FnOnce(&mut Self)) {
-        self.b.begin();
-        then(self);
-        let then = self.b.end();
+        let then = self.in_region(then).0;
         let op = KOp::If { cond, then, els: Block::default(), then_yields: vec![], els_yields: vec![] };
         self.b.structured(op, &[]);
     }
 
     /// One of two, whose values are of the same types; the condition is uniform.
     pub fn either(&mut self, cond: V, then: impl FnOnce(&mut Self) -> Vec<V>, els: impl FnOnce(&mut Self) -> Vec<V>) -> Vec<V> {
-        self.b.begin();
-        let then_yields = then(self);
-        let then = self.b.end();
-        self.b.begin();
-        let els_yields = els(self);
-        let els = self.b.end();
+        let (then, then_yields) = self.in_region(then);
+        let (els, els_yields) = self.in_region(els);
         let tys: Vec<Ty> = then_yields.iter().map(|&v| self.b.ty(v)).collect();
         self.b.structured(KOp::If { cond, then, els, then_yields, els_yields }, &tys)
     }

@@ -111,8 +111,8 @@ pub fn lists(g: &Graph, s: &Schedule, route: NodeId) -> (Kernel, Vec<ArgKey>, u3
             vec![count(kx, same, at[0])]
         });
     });
-    let args = kx.args.into_iter().map(|(k, _)| k).collect();
-    (kx.b.finish(), args, experts)
+    let (kernel, args) = kx.finish();
+    (kernel, args, experts)
 }
 
 /// One more where it holds.

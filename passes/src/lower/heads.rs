@@ -1,7 +1,7 @@
 //! Operations over one head of one token: head norm, rotary embedding, cache write. A head of `dim` elements is `dim / 32`
 //! lane vectors in the registers of one warp.
 
-use super::cx::{ArgKey, Kx, pinned};
+use super::cx::{ArgKey, Kx, Written, pinned};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{Op, RopeParams};
 use ir::graph::{Graph, NodeId};
@@ -224,10 +224,14 @@ impl HeadCx {
             let at = kx.b.iadd(at, first);
             let at = kx.b.iadd(at, within);
             kx.b.store(keys, Elem::F32, at, k, None);
+            let of_head = kx.b.mul_c(self.head, self.dim as i32);
+            let element = kx.b.iadd(of_head, j);
+            kx.witness((Written::Keys, kv), Elem::F32, element, k, None);
             let at = kx.b.mul_c(within, self.dim as i32);
             let at = kx.b.iadd(at, first);
             let at = kx.b.iadd(at, j);
             kx.b.store(vals, Elem::F32, at, v, None);
+            kx.witness((Written::Vals, kv), Elem::F32, element, v, None);
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ mod stage;
 mod units;
 
 pub use cx::is_row_op;
-use cx::{ArgKey, Kx};
+use cx::{ArgKey, Kx, Written};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows, Stage};
@@ -24,17 +24,17 @@ use ir::kernel::{IntOp, Kernel};
 use ir::layout::MatrixLayout;
 use ir::math::Arith;
 use ir::order::ReductionOrder;
-use ir::plan::{Arg, Buffer, BufferKind, Launch, Pack, PackedWeight, Plan};
+use ir::plan::{Arg, Buffer, BufferKind, DIGEST, Launch, Pack, PackedWeight, Plan};
 use schedule::Schedule;
 use std::collections::BTreeMap;
 
 /// Lowers a graph whose quantized matmuls are exact and whose orders are pinned.
 pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
-    lower_keeping(g, s, &|_| false)
+    lower_keeping(g, s, &|_| false, false)
 }
 
-/// The same; what `keep` names is stored wherever a stage says so.
-pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool) -> Result<Plan> {
+/// The same; what `keep` names is stored wherever a stage says so. `traced`: kernels sum up digests of what they store.
+pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool, traced: bool) -> Result<Plan> {
     s.check().map_err(|m| Diagnostic::new("E0601", m))?;
     let stages = attention::quantized(g, s, g.stages_or_default(), keep);
     let mut plan = Plan::default();
@@ -58,7 +58,7 @@ pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool) -> Re
         let suffix = if join.is_some() { "parts" } else { "" };
         for (parts, suffix) in [(parts, suffix)].into_iter().chain(join.map(|j| (vec![j], ""))) {
             let tile = tile(g, s, &parts);
-            let (kernel, args) = emit(g, s, &parts, tile)?;
+            let (kernel, args) = emit(g, s, &parts, tile, traced)?;
             let of = |name: String, dot| if suffix.is_empty() { name } else { format!("{name}{dot}{suffix}") };
             let kernel = intern(&mut plan, &mut known, kernel, &of(kernel_name(&parts), '_'));
             let args = args.into_iter().map(|a| bind(g, &mut plan, a)).collect::<Result<Vec<_>>>()?;
@@ -130,11 +130,12 @@ fn tile(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> u32 {
 }
 
 /// One kernel of one or more independent stages, each with its range of blocks along x.
-fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Kernel, Vec<ArgKey>)> {
+fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32, traced: bool) -> Result<(Kernel, Vec<ArgKey>)> {
     // A row beside a matmul of many blocks makes do with their warps: more would stand idle in all of them.
     let most = parts.iter().map(|p| p.grid_x).max().unwrap_or(1);
     let warps = parts.iter().filter(|p| most <= 32 || p.grid_x > 32).map(|p| p.warps).max().unwrap_or(1);
     let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
+    kx.traced = traced;
     if parts[0].on_matrix_units().is_some() {
         kx.b.min_blocks(mma::BLOCKS);
     } else if s.most_blocks > 0 && warps == s.warps {
@@ -164,9 +165,9 @@ fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32) -> Result<(Ke
         }
         result?;
     }
-    let args = kx.args.into_iter().map(|(k, _)| k).collect();
-    let mut kernel = kx.b.finish();
-    shared::overlay(&mut kernel, &kx.starts);
+    let starts = std::mem::take(&mut kx.starts);
+    let (mut kernel, args) = kx.finish();
+    shared::overlay(&mut kernel, &starts);
     Ok((kernel, args))
 }
 
@@ -234,6 +235,17 @@ fn bind(g: &Graph, plan: &mut Plan, key: ArgKey) -> Result<Arg> {
         ArgKey::Lists(route) => {
             let kind = BufferKind::Value { rows: g.node(route).ty.rows, bytes: dispatch::bytes(g, route) };
             buffer(plan, lists_name(g, route), kind)
+        }
+        ArgKey::Digests(of, id) => {
+            let n = g.node(id);
+            let name = match (of, &n.op) {
+                (Written::Value, _) => n.name.clone(),
+                (Written::Keys, Op::Kv { layer, .. }) => format!("kv.{layer}.keys"),
+                (Written::Vals, Op::Kv { layer, .. }) => format!("kv.{layer}.values"),
+                _ => return Err(Diagnostic::new("E0620", "expected a cache").at(&n.name)),
+            };
+            let rows = if of == Written::Value { n.ty.rows } else { Rows::Tokens };
+            buffer(plan, format!("{DIGEST}{name}"), BufferKind::Digests { rows })
         }
         ArgKey::Keys(id) | ArgKey::Vals(id) => {
             let Op::Kv { layer, heads, dim, window } = g.node(id).op else {

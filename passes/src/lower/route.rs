@@ -82,12 +82,9 @@ pub fn route(kx: &mut Kx, id: NodeId, logits: Option<(Mem, V)>) -> Result<()> {
     let w = kx.b.mul(w, s);
     let lim = kx.b.i(k as i32);
     let chosen = kx.b.icmp(ICmp::Lt, lane, lim);
-    let mem = kx.arg(ArgKey::Value(id), true);
-    let base = kx.row_base(id);
-    let at = kx.b.iadd(base, lane);
-    kx.b.store(mem, Elem::I32, at, my_index, Some(chosen));
-    let at = kx.b.add_c(at, k as i32);
-    kx.b.store(mem, Elem::F32, at, w, Some(chosen));
+    kx.store_word(id, Elem::I32, lane, my_index, Some(chosen));
+    let at = kx.b.add_c(lane, k as i32);
+    kx.store_word(id, Elem::F32, at, w, Some(chosen));
     Ok(())
 }
 
@@ -177,10 +174,8 @@ pub fn argmax(kx: &mut Kx, id: NodeId) -> Result<()> {
     let clean = kx.is_zero(bad);
     let minus = kx.b.i(-1);
     let r = kx.b.select(clean, bi, minus);
-    let mem = kx.arg(ArgKey::Value(id), true);
-    let base = kx.row_base(id);
     let first_warp = kx.is_zero(warp);
     let p = kx.and(Some(lane0), Some(first_warp));
-    kx.b.store(mem, Elem::I32, base, r, p);
+    kx.store_word(id, Elem::I32, zero, r, p);
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! quantization. Elementwise nodes are evaluated where they are read; a reduction makes one pass over the row and leaves
 //! what it read in shared memory; quantization leaves byte planes for the matmul.
 
-use super::cx::{ArgKey, Kx, Memo, pinned};
+use super::cx::{ArgKey, Kx, Memo, Written, pinned};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{EmbedMode, Op};
 use ir::graph::{Elem as GElem, NodeId};
@@ -415,15 +415,15 @@ impl RowCx {
         let mut dst = vec![];
         if self.planes_here || store.is_none() {
             let (mem, base) = (kx.shared("q24", super::cx::q24_bytes(width, group)), kx.b.i(0));
-            dst.push((QRow { mem, base, width, group }, None));
+            dst.push(Dest { row: QRow { mem, base, width, group }, pred: None, value: None });
         }
         if let Some(owner) = store {
             let mem = kx.arg(ArgKey::Value(id), true);
             let words = kx.row_base(id);
             let base = kx.b.mul_c(words, 4);
-            dst.push((QRow { mem, base, width, group }, Some(owner)));
+            dst.push(Dest { row: QRow { mem, base, width, group }, pred: Some(owner), value: Some(id) });
         }
-        let first = dst[0].0;
+        let first = dst[0].row;
         let vecs = group / 32;
         // What is computed of a group waits in a dozen registers for each 32 elements.
         self.units(kx, width / group, 12 * vecs, |this, kx, units| {
@@ -452,16 +452,35 @@ impl QRow {
     pub fn meta(&self, kx: &mut Kx, k: u32, group: V) -> V {
         let base = kx.b.lshr(self.base, 2);
         let at = kx.b.iadd(base, group);
-        kx.b.add_c(at, (3 * self.width / 4 + k * (self.width / self.group)) as i32)
+        kx.b.add_c(at, self.metas(k))
+    }
+
+    /// The same from the start of the row.
+    fn meta_at(&self, kx: &mut Kx, k: u32, group: V) -> V {
+        kx.b.add_c(group, self.metas(k))
+    }
+
+    fn metas(&self, k: u32) -> i32 {
+        (3 * self.width / 4 + k * (self.width / self.group)) as i32
     }
 }
 
 /// A group to quantize: its number, whether it exists (unless that is certain), elements with their indices, a lane each.
 pub type Group = (V, Option<V>, Vec<(V, V)>);
 
-/// Quantizes groups of a row to all of `dst`, each where its predicate holds.
-pub fn quantize_groups(kx: &mut Kx, dst: &[(QRow, Option<V>)], groups: Vec<Group>) {
-    let width = dst[0].0.width;
+/// A place for a quantized row.
+pub struct Dest {
+    /// Where it lies.
+    pub row: QRow,
+    /// Where it is stored at all.
+    pub pred: Option<V>,
+    /// The value whose row it is, if it is one in memory.
+    pub value: Option<NodeId>,
+}
+
+/// Quantizes groups of a row to all of `dst`.
+pub fn quantize_groups(kx: &mut Kx, dst: &[Dest], groups: Vec<Group>) {
+    let width = dst[0].row.width;
     // All is computed before anything is stored: groups do not wait for each other.
     let mut bytes = vec![];
     let mut metas = vec![];
@@ -491,12 +510,18 @@ pub fn quantize_groups(kx: &mut Kx, dst: &[(QRow, Option<V>)], groups: Vec<Group
     }
     let lane = kx.b.lane();
     let lane0 = kx.is_zero(lane);
-    for (d, pred) in dst {
+    for Dest { row: d, pred, value } in dst {
+        let of = value.map(|id| (Written::Value, id));
         for &(i, planes, exists) in &bytes {
             let (at, p) = (kx.b.iadd(d.base, i), kx.and(*pred, exists));
             for (k, byte) in planes.into_iter().enumerate() {
-                let at = kx.b.add_c(at, (k as u32 * width) as i32);
+                let plane = (k as u32 * width) as i32;
+                let at = kx.b.add_c(at, plane);
                 kx.b.store(d.mem, Elem::U8, at, byte, p);
+                if let Some(of) = of {
+                    let i = kx.b.add_c(i, plane);
+                    kx.witness(of, Elem::U8, i, byte, p);
+                }
             }
         }
         for &(unit, values, exists) in &metas {
@@ -505,6 +530,10 @@ pub fn quantize_groups(kx: &mut Kx, dst: &[(QRow, Option<V>)], groups: Vec<Group
             for (k, (v, elem)) in values.into_iter().enumerate() {
                 let at = d.meta(kx, k as u32, unit);
                 kx.b.store(d.mem, elem, at, v, p);
+                if let Some(of) = of {
+                    let i = d.meta_at(kx, k as u32, unit);
+                    kx.witness(of, elem, i, v, p);
+                }
             }
         }
     }

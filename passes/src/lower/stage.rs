@@ -258,6 +258,7 @@ impl<'a> Part<'a> {
 
     /// The program of one block, numbered `bx` within the stage.
     pub fn emit(&self, kx: &mut Kx, bx: V) -> Result<()> {
+        kx.rows_differ = matches!(self.family, Family::Mma(_) | Family::Tiles(..));
         if self.tiled || kx.tile() == 1 {
             return self.emit_rows(kx, bx);
         }

@@ -118,8 +118,8 @@ struct Slot {
 
 /// Bytes of the ring.
 const RING: usize = 64 << 10;
-/// Bytes of a slot.
-const SLOT: usize = crate::device::QUEUED_BYTES;
+/// Fewest bytes of a slot.
+const SLOT: usize = 64;
 
 /// Where `len` bytes go in a ring of `size` at `at`, and whether all that is there must have been read before.
 fn next(at: usize, len: usize, size: usize) -> (usize, bool) {
@@ -161,10 +161,10 @@ impl Queue {
     /// # Safety
     /// The range behind `from` is inside a live allocation.
     pub unsafe fn read(&mut self, gpu: &Gpu, from: CUdeviceptr, len: usize) -> Result<usize> {
-        let slot = match self.slots.iter().position(|s| !s.taken) {
+        let slot = match self.slots.iter().position(|s| !s.taken && len <= s.memory.bytes) {
             Some(i) => i,
             None => {
-                self.slots.push(Slot { memory: Pinned::new(gpu, SLOT)?, taken: false });
+                self.slots.push(Slot { memory: Pinned::new(gpu, len.next_multiple_of(SLOT))?, taken: false });
                 self.slots.len() - 1
             }
         };
@@ -179,7 +179,7 @@ impl Queue {
     pub fn finish(&mut self, gpu: &Gpu, slot: usize, len: usize) -> Option<Result<Vec<u8>>> {
         let s = self.slots.get_mut(slot).filter(|s| s.taken)?;
         s.taken = false;
-        Some(s.memory.memory(gpu).map(|m| m[..len.min(SLOT)].to_vec()))
+        Some(s.memory.memory(gpu).map(|m| m[..len.min(m.len())].to_vec()))
     }
 
     /// Gives all memory back.

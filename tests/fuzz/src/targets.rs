@@ -19,6 +19,7 @@ pub const ALL: &[Target] = &[
     target("tokenizer", tokenizer),
     target("template", template),
     Target { mend: Some(mend_manifest), ..target("manifest", manifest) },
+    target("trace", trace),
     target("command", command),
     Target { listed: false, ..target("planted_panic", planted_panic) },
     Target { listed: false, ..target("planted_overflow", planted_overflow) },
@@ -203,6 +204,25 @@ pub fn manifest(data: &[u8]) {
         && m.format == isobit::artifact::FORMAT
     {
         assert_eq!(m.text(), text);
+    }
+}
+
+/// A trace that is read has rows of as many digests as values, and printed lines that are read again.
+pub fn trace(data: &[u8]) {
+    use isobit::trace::Trace;
+    if let Ok(t) = Trace::read(data, "trace") {
+        let mut text = serde_json::to_string(&t.header).unwrap() + "\n";
+        for r in &t.rows {
+            assert_eq!(r.digests.len(), t.header.plans[r.plan].values.len());
+            text += &(serde_json::to_string(r).unwrap() + "\n");
+        }
+        let again = Trace::read(text.as_bytes(), "trace").unwrap_or_else(|d| panic!("a printed trace is refused: {d}\n{text}"));
+        assert_eq!((&again.header, &again.rows), (&t.header, &t.rows));
+        let side = |t| isobit::diff::traces::Side { name: "t".into(), trace: t, values: None };
+        if let Ok(v) = isobit::diff::traces::diff(&side(&t), &side(&again)) {
+            let once = t.rows.iter().map(|r| (r.turn, r.position)).collect::<std::collections::BTreeSet<_>>().len();
+            assert!(v.equal || once < t.rows.len(), "a trace differs from itself: {}", v.text);
+        }
     }
 }
 

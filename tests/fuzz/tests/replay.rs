@@ -52,6 +52,7 @@ targets! {
     tokenizer: 300,
     template: 300,
     manifest: 3000,
+    trace: 4000,
     command: 3000,
 }
 

@@ -3,6 +3,7 @@
 
 use super::memory::{Access, Basic};
 use super::*;
+use inkwell::{AtomicOrdering, AtomicRMWBinOp};
 
 impl<'c> Emitter<'c, '_> {
     /// Stores one element a lane.
@@ -155,6 +156,26 @@ impl<'c> Emitter<'c, '_> {
                 self.for_lanes(bits, one)
             }
         }
+    }
+
+    /// Adds to words of a buffer, lane by lane: other blocks may add at the same time.
+    pub(in crate::emit) fn host_atomic_add(&mut self, buf: u32, idx: &Val<'c>, val: &Val<'c>, pred: Option<Val<'c>>) -> Res {
+        let base = self.host_base(Mem::Buf(buf), 0)?;
+        let bits = match &pred {
+            None => self.ci(-1),
+            Some(Val::Mask(bits, None)) => self.ci(*bits as i32),
+            Some(Val::Mask(bits, Some(c))) => self.b.build_select(*c, self.ci(*bits as i32), self.ci(0), "")?.into_int_value(),
+            Some(Val::One(c)) => self.b.build_select(c.into_int_value(), self.ci(-1), self.ci(0), "")?.into_int_value(),
+            Some(p) => self.mask_bits(self.many(p)?)?,
+        };
+        let (indices, values) = (self.stash(self.many(idx)?.into())?, self.stash(self.many(val)?.into())?);
+        self.for_lanes(bits, |e, l| {
+            let i = e.load_at(e.i32().into(), e.element(indices, l, 4)?, 4, false)?.into_int_value();
+            let x = e.load_at(e.i32().into(), e.element(values, l, 4)?, 4, false)?.into_int_value();
+            let p = e.element(base, i, 4)?;
+            e.b.build_atomicrmw(AtomicRMWBinOp::Add, p, x, AtomicOrdering::Monotonic)?;
+            Ok(())
+        })
     }
 
     /// Copies 16 bytes a lane.

@@ -30,6 +30,7 @@ pub(super) enum D {
     ShuffleIdx(S, S, S),
     Load { mem: Mem, elem: Elem, n: u8, d: S, idx: S, pred: S },
     Store { mem: Mem, elem: Elem, idx: S, val: S, pred: S },
+    AtomicAdd { buf: u32, idx: S, val: S, pred: S },
     Copy { dst: u32, src: u32, dst_idx: S, src_idx: S, pred: S },
 }
 
@@ -310,6 +311,7 @@ impl Cx<'_> {
             Op::Store { mem, elem, idx, val, pred } => {
                 D::Store { mem: *mem, elem: *elem, idx: s(idx), val: s(val), pred: self.p(*pred) }
             }
+            Op::AtomicAdd { buf, idx, val, pred } => D::AtomicAdd { buf: *buf, idx: s(idx), val: s(val), pred: self.p(*pred) },
             Op::Copy { dst, dst_idx, src, src_idx, pred } => {
                 D::Copy { dst: *dst, src: *src, dst_idx: s(dst_idx), src_idx: s(src_idx), pred: self.p(*pred) }
             }

@@ -3,7 +3,7 @@
 
 use super::decode::D;
 use super::fault::{Check, Fault};
-use super::mem::{CopyArgs, Ctx, LoadArgs, Reg, StoreArgs, bf16, copy, load, store};
+use super::mem::{CopyArgs, Ctx, LoadArgs, Reg, StoreArgs, atomic_add, bf16, copy, load, store};
 use crate::kernel::{BoolOp, FCmp, FloatOp, ICmp, IntOp, LANES};
 
 /// Runs `code`, which starts at index `base` of the program, on the registers of one warp.
@@ -165,6 +165,7 @@ fn step(d: &D, r: &mut [Reg], cx: &mut Ctx<'_, '_>) -> Check {
             return load(cx, r, LoadArgs { mem, elem, n: n as usize, d, idx, pred });
         }
         &D::Store { mem, elem, idx, val, pred } => return store(cx, r, StoreArgs { mem, elem, idx, val, pred }),
+        &D::AtomicAdd { buf, idx, val, pred } => return atomic_add(cx, r, buf, [idx, val, pred]),
         &D::Copy { dst, src, dst_idx, src_idx, pred } => {
             return copy(cx, r, CopyArgs { dst, dst_idx, src, src_idx, pred });
         }

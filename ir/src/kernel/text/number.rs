@@ -37,7 +37,7 @@ fn visit(b: &mut Block, f: &mut impl FnMut(&mut V, Role)) {
                 f(idx, Use);
                 pred.iter_mut().for_each(|v| f(v, Use));
             }
-            Op::Store { idx, val, pred, .. } => {
+            Op::Store { idx, val, pred, .. } | Op::AtomicAdd { idx, val, pred, .. } => {
                 f(idx, Use);
                 f(val, Use);
                 pred.iter_mut().for_each(|v| f(v, Use));

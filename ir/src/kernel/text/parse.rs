@@ -416,6 +416,16 @@ impl Parser<'_> {
             }
             "shuffle.idx" => Op::ShuffleIdx(self.value()?, self.value()?),
             "barrier" => Op::Barrier,
+            "atomic.add" => {
+                let place = self.c.peek().place();
+                let (mem, idx) = self.mem()?;
+                let Mem::Buf(buf) = mem else {
+                    return Err(Diagnostic::new("E0102", "only words of a buffer are added to atomically").at(place));
+                };
+                self.c.punct('=')?;
+                let val = self.value()?;
+                Op::AtomicAdd { buf, idx, val, pred: self.pred()? }
+            }
             "copy" => {
                 let place = self.c.peek().place();
                 let (dst, dst_idx) = self.mem()?;

@@ -218,6 +218,13 @@ impl Printer<'_> {
                 self.pred(*pred);
                 return;
             }
+            Op::AtomicAdd { buf, idx, val, pred } => {
+                self.out.push_str("atomic.add");
+                self.mem(Mem::Buf(*buf), *idx);
+                self.put(format_args!(" = %{}", val.0));
+                self.pred(*pred);
+                return;
+            }
             Op::Copy { dst, dst_idx, src, src_idx, pred } => {
                 self.out.push_str("copy");
                 self.mem(Mem::Shared(*dst), *dst_idx);

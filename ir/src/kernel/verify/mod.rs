@@ -13,6 +13,7 @@
 //!   barrier (E0130 to E0132);
 //! * memory: no store to a read-only buffer, no copy from a written one, every memory operand is declared (E0133 to
 //!   E0135);
+//! * atomic additions: only to a buffer that is written and with which the kernel does nothing else (E0133, E0370);
 //! * float: nothing that LLVM would rewrite (E0136).
 
 mod float;
@@ -58,6 +59,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0139", "the number of warps is not 1 to 32"),
     ("E0140", "a shared array is empty or not a multiple of 16 bytes"),
     ("E0141", "the shared arrays take more than 99 KiB"),
+    ("E0370", "a buffer that is added to atomically is also read, stored to or copied from"),
 ];
 
 /// All violations of the rules above. The diagnostics number values as the printed text does.
@@ -73,14 +75,46 @@ pub fn verify(k: &Kernel) -> Result<(), Vec<Diagnostic>> {
         line: String::new(),
         depth: 0,
         place: Place::Plain,
+        added: vec![],
     };
     cx.declarations();
     if defined_once(k) && well_counted(&k.body) {
         cx.uniform = Some(uniformity(k));
     }
     let mut scope = vec![];
+    let mut uses = vec![[false; 2]; k.bufs.len()];
+    buffer_uses(&k.body, &mut uses);
+    cx.added = uses.into_iter().map(|[added, other]| added && other).collect();
     cx.insts(&k.body, &mut scope);
     if cx.errors.is_empty() { Ok(()) } else { Err(cx.errors) }
+}
+
+/// Of each buffer: is it added to atomically, is it used otherwise?
+fn buffer_uses(b: &Block, uses: &mut [[bool; 2]]) {
+    for i in &b.insts {
+        let (buf, how) = match &i.op {
+            Op::AtomicAdd { buf, .. } => (*buf, 0),
+            Op::Load { mem: Mem::Buf(buf), .. } | Op::Store { mem: Mem::Buf(buf), .. } | Op::Copy { src: buf, .. } => (*buf, 1),
+            Op::For { body, .. } => {
+                buffer_uses(body, uses);
+                continue;
+            }
+            Op::If { then, els, .. } => {
+                buffer_uses(then, uses);
+                buffer_uses(els, uses);
+                continue;
+            }
+            Op::Pipeline { copy, body, .. } => {
+                buffer_uses(copy, uses);
+                buffer_uses(body, uses);
+                continue;
+            }
+            _ => continue,
+        };
+        if let Some(u) = uses.get_mut(buf as usize) {
+            u[how] = true;
+        }
+    }
 }
 
 /// Are the numbers of results and yields such that the uniformity analysis can run?
@@ -127,6 +161,8 @@ struct Cx<'a> {
     line: String,
     depth: usize,
     place: Place,
+    /// Buffers that are added to atomically and used otherwise too.
+    added: Vec<bool>,
 }
 
 impl<'a> Cx<'a> {
@@ -392,6 +428,17 @@ impl<'a> Cx<'a> {
                     && !b.write
                 {
                     self.error("E0133", format!("store to read-only buffer `{}`", b.name), "declare it `write`");
+                }
+            }
+            Op::AtomicAdd { buf, .. } => {
+                self.declared(Mem::Buf(*buf));
+                let Some(b) = self.k.bufs.get(*buf as usize) else { return };
+                if !b.write {
+                    self.error("E0133", format!("an addition to read-only buffer `{}`", b.name), "declare it `write`");
+                }
+                if self.added[*buf as usize] {
+                    let m = format!("buffer `{}` is added to atomically, and read or stored to", b.name);
+                    self.error("E0370", m, "others may add at the same time: give the sums a buffer of their own");
                 }
             }
             Op::Copy { dst, dst_idx, src, .. } => {

@@ -15,7 +15,7 @@ pub(crate) fn result_types(op: &Op, types: &[Ty], n: usize) -> Vec<Ty> {
         Op::Mma { .. } => vec![Ty::I32; 4],
         Op::Select(_, a, _) | Op::ShuffleXor(a, _) | Op::ShuffleIdx(a, _) => vec![ty(*a)],
         Op::Load { elem, .. } => vec![elem.ty(); n],
-        Op::Store { .. } | Op::Barrier | Op::Copy { .. } => vec![],
+        Op::Store { .. } | Op::AtomicAdd { .. } | Op::Barrier | Op::Copy { .. } => vec![],
         Op::For { carried, .. } | Op::Pipeline { carried, .. } => carried.iter().map(|c| ty(c.0)).collect(),
         Op::If { then_yields, .. } => then_yields.iter().map(|v| ty(*v)).collect(),
     }
@@ -42,6 +42,7 @@ pub(super) fn operand_types(op: &Op, types: &[Ty]) -> Vec<Option<Ty>> {
         Op::ShuffleIdx(..) => vec![None, Some(I32)],
         Op::Load { .. } => some(&[I32, Bool]),
         Op::Store { elem, .. } => some(&[I32, elem.ty(), Bool]),
+        Op::AtomicAdd { .. } => some(&[I32, I32, Bool]),
         Op::Copy { .. } => some(&[I32, I32, Bool]),
         Op::For { carried, .. } | Op::Pipeline { carried, .. } => {
             std::iter::once(Some(I32)).chain(carried.iter().map(|c| ty(c.0))).collect()

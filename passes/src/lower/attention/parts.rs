@@ -6,7 +6,7 @@
 use super::{Shape, join_chains, max, max_of_lanes};
 use crate::lower::cx::{ArgKey, Kx};
 use crate::lower::heads::cache_block;
-use crate::lower::rows::{QRow, quantize_groups};
+use crate::lower::rows::{Dest, QRow, quantize_groups};
 use crate::lower::schedule::Schedule;
 use ir::diag::Result;
 use ir::graph::NodeId;
@@ -574,7 +574,8 @@ pub fn join(kx: &mut Kx, shape: &Shape, out: Out, bx: V) -> Result<()> {
     if let Some((q, group)) = out.fixed {
         let (mem, words) = (kx.arg(ArgKey::Value(q), true), kx.row_base(q));
         let base = kx.b.mul_c(words, 4);
-        quantize_groups(kx, &[(QRow { mem, base, width: heads * dim, group }, there)], vec![(item, None, vals)]);
+        let row = QRow { mem, base, width: heads * dim, group };
+        quantize_groups(kx, &[Dest { row, pred: there, value: Some(q) }], vec![(item, None, vals)]);
     }
     Ok(())
 }

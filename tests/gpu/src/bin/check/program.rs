@@ -58,6 +58,7 @@ impl Program {
                 BufferKind::Parts { heads, dim, window, .. } => {
                     u64::from(heads) * u64::from(dim + 2) * 4 * rows * u64::from(if window == 0 { case.full } else { case.ring })
                 }
+                BufferKind::Digests { .. } => u64::from(ir::plan::DIGEST_BYTES) * rows,
                 BufferKind::Tokens => 4 * rows.next_multiple_of(16),
                 BufferKind::State => 64,
                 BufferKind::Rows => 4 * u64::from(row::WORDS) * rows.next_multiple_of(4),
