@@ -15,6 +15,7 @@ pub mod emit;
 pub mod engine;
 pub mod explain;
 pub mod files;
+pub mod gap;
 pub mod gpu;
 pub mod inventory;
 pub mod logits;

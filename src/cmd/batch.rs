@@ -86,7 +86,7 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
     let ids = OnceCell::new();
     // What is wrong with a prompt is told before the work.
     let look = |ck: &Checkpoint, text: Option<&Text>| prompts.ids(args, ck, text).map(|found| _ = ids.set(found));
-    let Loaded { checkpoint, text, program, gpu, origin, time: compile } = load::load(source, args, o, &look, p)?;
+    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } = load::load(source, args, o, &look, p)?;
     let (Some(text), Some((ids, context))) = (text.as_ref(), ids.into_inner()) else {
         return Err(run::no_tokenizer().into());
     };

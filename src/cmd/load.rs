@@ -6,12 +6,13 @@ use crate::artifact::{Artifact, Manifest};
 use crate::cache::{Cache, Lookup};
 use crate::emit::Code;
 use crate::gpu::{self, Choice, Place};
-use crate::options::{CompileOptions, FUSING};
+use crate::options::{CompileOptions, FUSING, embed_mode};
 use crate::pipeline::{self, Program, Watch};
 use crate::printer::Printer;
 use crate::source::Source;
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
+use ir::graph::op::EmbedMode;
 use models::{Checkpoint, Text};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub struct Loaded {
     pub program: Program,
     /// Number of the GPU that it runs on, if it is a program for one.
     pub gpu: u32,
+    /// How its embedding is rounded.
+    pub embed: EmbedMode,
     /// Where the program came from, for the report.
     pub origin: &'static str,
     /// Time it took to get the program.
@@ -103,8 +106,10 @@ pub type Look<'a> = &'a dyn Fn(&Checkpoint, Option<&Text>) -> Result<()>;
 pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, p: &mut Printer) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
-    let done =
-        |checkpoint, text, program, gpu, origin| Ok(Loaded { checkpoint, text, program, gpu, origin, time: start.elapsed() });
+    let embed = o.embed;
+    let done = |checkpoint, text, program, gpu, origin| {
+        Ok(Loaded { checkpoint, text, program, gpu, embed, origin, time: start.elapsed() })
+    };
     // Where it runs, if it is made or exists for these targets.
     let place = |of: &[Target], p: &mut Printer| -> Result<Place> {
         let named = if let Runner::Named(t) = runner { Some(t) } else { None };
@@ -140,7 +145,8 @@ pub fn load(source: &Source, args: &RunArgs, mut o: CompileOptions, look: Look, 
         let ck = artifact.checkpoint()?;
         let text = tokenizer(&ck, args)?;
         look(&ck, text.as_ref())?;
-        return done(ck, text, program, place.gpu, "artifact");
+        let embed = embed_mode(&artifact.manifest().numerics.embed).unwrap_or(embed);
+        return done(ck, text, program, place.gpu, "artifact").map(|l| Loaded { embed, ..l });
     }
     if args.print_options {
         p.message(options::text(&args.build, &o).trim_end());

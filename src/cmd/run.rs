@@ -60,7 +60,7 @@ pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
             (_, Some(text)) => Form::of(args).first_turn(text, "Hello").map(|_| ()),
         }
     };
-    let Loaded { checkpoint, text, program, gpu, origin, time: compile } = load::load(&source, args, options, &look, p)?;
+    let Loaded { checkpoint, text, program, gpu, origin, time: compile, .. } = load::load(&source, args, options, &look, p)?;
     let start = Instant::now();
     let options = engine_options(args, gpu, logits.is_some());
     let engine = Engine::open(&checkpoint, &program, &options, &mut |what, done, of| p.progress(what, done, of))?;
@@ -126,7 +126,7 @@ impl<'a> Form<'a> {
     }
 
     /// A conversation before its first turn.
-    fn beginning(&self) -> Vec<Message> {
+    pub fn beginning(&self) -> Vec<Message> {
         self.system.iter().map(|system| Message::new(Role::System, *system)).collect()
     }
 
@@ -196,6 +196,45 @@ pub(super) fn parse_ids(list: &str) -> Result<Vec<u32>> {
         .collect()
 }
 
+/// Turns from standard input, to `/bye` or its end.
+pub(super) fn read_turns(p: &mut Printer, turn: &mut dyn FnMut(&str, &mut Printer) -> Result<(), Stop>) -> Result<(), Stop> {
+    let stdin = std::io::stdin();
+    let person = stdin.is_terminal();
+    if person {
+        p.note(&format!("a line is a turn; {BYE} or ctrl-d ends the conversation"));
+    }
+    let (mut number, mut turns) = (0, 0);
+    loop {
+        if person {
+            p.ask("> ");
+        }
+        let mut bytes = vec![];
+        let read = stdin.lock().read_until(b'\n', &mut bytes);
+        number += 1;
+        let place = format!("line {number} of standard input");
+        match read {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(e) => return Err(Diagnostic::new("E0760", format!("cannot be read: {e}")).at(place).into()),
+        }
+        let line = String::from_utf8(bytes).map_err(|_| Diagnostic::new("E0755", "the prompt is not UTF-8").at(place))?;
+        let line = line.strip_suffix('\n').unwrap_or(&line);
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if line.trim().is_empty() {
+            continue;
+        }
+        if line.trim() == BYE {
+            return Ok(());
+        }
+        turns += 1;
+        turn(line, p)?;
+    }
+    if turns == 0 && !person {
+        return Err(empty("standard input").into());
+    }
+    Ok(())
+}
+
 /// A conversation, or prompts one after the other.
 struct Turns<'a> {
     args: &'a RunArgs,
@@ -212,41 +251,7 @@ struct Turns<'a> {
 impl Turns<'_> {
     /// Turns from standard input.
     fn lines(&mut self, p: &mut Printer) -> Result<(), Stop> {
-        let stdin = std::io::stdin();
-        let person = stdin.is_terminal();
-        if person {
-            p.note(&format!("a line is a turn; {BYE} or ctrl-d ends the conversation"));
-        }
-        let (mut number, mut turns) = (0, 0);
-        loop {
-            if person {
-                p.ask("> ");
-            }
-            let mut bytes = vec![];
-            let read = stdin.lock().read_until(b'\n', &mut bytes);
-            number += 1;
-            let place = format!("line {number} of standard input");
-            match read {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(e) => return Err(Diagnostic::new("E0760", format!("cannot be read: {e}")).at(place).into()),
-            }
-            let line = String::from_utf8(bytes).map_err(|_| Diagnostic::new("E0755", "the prompt is not UTF-8").at(place))?;
-            let line = line.strip_suffix('\n').unwrap_or(&line);
-            let line = line.strip_suffix('\r').unwrap_or(line);
-            if line.trim().is_empty() {
-                continue;
-            }
-            if line.trim() == BYE {
-                return Ok(());
-            }
-            turns += 1;
-            self.turn(line, p)?;
-        }
-        if turns == 0 && !person {
-            return Err(empty("standard input").into());
-        }
-        Ok(())
+        read_turns(p, &mut |line, p| self.turn(line, p))
     }
 
     /// One turn: the whole history is rendered again; what it shares with what was computed is not computed again.

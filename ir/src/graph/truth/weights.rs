@@ -141,6 +141,15 @@ fn number(dtype: Dtype, b: &[u8], i: usize) -> f64 {
     }
 }
 
+/// The nearest number of a format, as it is stored.
+pub fn narrow(dtype: Dtype, x: f64, out: &mut Vec<u8>) {
+    match dtype {
+        Dtype::Bf16 => out.extend(half::bf16::from_f64(x).to_le_bytes()),
+        Dtype::F16 => out.extend(half::f16::from_f64(x).to_le_bytes()),
+        Dtype::F32 => out.extend((x as f32).to_le_bytes()),
+    }
+}
+
 /// Plain sum of products.
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; LANES];
