@@ -273,10 +273,24 @@ pub enum What {
 
 /// `isobit dump`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  isobit dump demo --after fuse\n  isobit dump demo --what ptx --target sm_121")]
+#[command(
+    after_help = "Examples:\n  isobit dump demo --after fuse\n  isobit dump demo --what ptx --target sm_121\n  isobit dump demo --format html -o demo.html\n  isobit dump demo --format dot --only 'layers.0.*' | dot -Tsvg > layer.svg"
+)]
 pub struct DumpArgs {
-    /// Checkpoint folder, or `demo`
+    /// Checkpoint folder, or `demo`; for pages and pictures also the text of a graph
     pub model: OsString,
+    /// As text, for Graphviz (dot), or as one page to search, fold and select in, which needs nothing else (html)
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    pub format: Format,
+    /// Write to this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// In a page, show this beside it, with differences marked: a model, under the same options, or the text of a graph
+    #[arg(long, value_name = "MODEL|FILE")]
+    pub with: Option<OsString>,
+    /// In a picture, show only values with these names and what they read; `*` is any text (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub only: Vec<String>,
     /// Print the module as it is after this pass
     #[arg(long, value_name = "PASS", conflicts_with = "what")]
     pub after: Option<String>,
@@ -292,6 +306,17 @@ pub struct DumpArgs {
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// How `isobit dump` shows a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text that parses back
+    Text,
+    /// Graphviz
+    Dot,
+    /// A page
+    Html,
 }
 
 /// Plans of a program.

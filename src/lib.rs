@@ -21,6 +21,7 @@ pub mod inventory;
 pub mod logits;
 pub mod opt;
 pub mod options;
+pub mod page;
 pub mod pipeline;
 pub mod printer;
 pub mod reply;

@@ -1,6 +1,7 @@
 //! How little noise makes another token win. Noise of size `e` multiplies every element of a layer's output, at the position
 //! that chooses, by `1 + e·u`, with `u` between -1 and 1 a function of (seed, trial, layer, element) alone. So `e = 2^-9` is what
-//! rounding to bf16 may do, and `e = 2^-24` to f32. For each trial the size is bisected, in float64.
+//! rounding to bf16 may do, and `e = 2^-24` to f32. For each trial the size is bisected, in float64, with `u` and with `-u`: one
+//! of them leads towards the other token, and the smaller size counts.
 
 use super::Judge;
 use ir::diag::Result;
@@ -60,22 +61,23 @@ fn exp2(x: f64) -> f64 {
 
 /// For each noise the size that makes another token than `chosen` win after `ids`.
 pub fn radii(judge: &mut Judge, ids: &[u32], chosen: u32, seed: u64, noises: &[Noise]) -> Result<Vec<Flip>> {
-    // Sizes at which each is known not to flip, and known to flip, as exponents.
-    let mut low = vec![-LEAST * STEPS; noises.len()];
-    let mut high = vec![0; noises.len()];
+    let rows = 2 * noises.len();
+    // Exponents of sizes at which each row is known not to flip, and known to flip.
+    let (mut low, mut high) = (vec![-LEAST * STEPS; rows], vec![0; rows]);
     let mut winners = |sizes: &[f64]| {
-        judge.futures(ids, noises.len(), &|layer, row, x| {
-            if noises[row].layer.is_none_or(|l| l == layer) && sizes[row] > 0.0 {
-                let e = sizes[row];
-                x.iter_mut().enumerate().for_each(|(i, x)| *x *= 1.0 + e * unit(seed, noises[row].trial, layer, i));
+        judge.futures(ids, rows, &|layer, row, x| {
+            let (noise, sign) = (noises[row / 2], if row % 2 == 0 { 1.0 } else { -1.0 });
+            if noise.layer.is_none_or(|l| l == layer) && sizes[row] > 0.0 {
+                let e = sign * sizes[row];
+                x.iter_mut().enumerate().for_each(|(i, x)| *x *= 1.0 + e * unit(seed, noise.trial, layer, i));
             }
         })
     };
-    let quiet = winners(&vec![0.0; noises.len()])?;
+    let quiet = winners(&vec![0.0; rows])?;
     if let Some(&to) = quiet.first().filter(|to| **to != chosen) {
         return Ok(vec![Flip { radius: Some(0.0), to }; noises.len()]);
     }
-    let mut to = winners(&vec![1.0; noises.len()])?;
+    let mut to = winners(&vec![1.0; rows])?;
     let flips: Vec<bool> = to.iter().map(|t| *t != chosen).collect();
     while low.iter().zip(&high).any(|(l, h)| h - l > 1) {
         let middle: Vec<i32> = low.iter().zip(&high).map(|(l, h)| l + (h - l) / 2).collect();
@@ -88,8 +90,14 @@ pub fn radii(judge: &mut Judge, ids: &[u32], chosen: u32, seed: u64, noises: &[N
             }
         }
     }
-    let flip = |i: usize| Flip { radius: flips[i].then(|| size(high[i])), to: to[i] };
-    Ok((0..noises.len()).map(flip).collect())
+    // A row that flips nowhere below 1 has `high` at 0, and flips there or not at all.
+    let flip = |i: usize| Flip { radius: (flips[i] || high[i] < 0).then(|| size(high[i])), to: to[i] };
+    let smaller = |a: Flip, b: Flip| match (a.radius, b.radius) {
+        (Some(x), Some(y)) if y < x => b,
+        (None, Some(_)) => b,
+        _ => a,
+    };
+    Ok((0..noises.len()).map(|n| smaller(flip(2 * n), flip(2 * n + 1))).collect())
 }
 
 /// The middle one of the radii, those without counting as infinite; none if there is none.

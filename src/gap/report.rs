@@ -135,7 +135,9 @@ impl Report<'_> {
             for (what, id, after) in [("chosen", t.chosen(), &near.after[0]), ("second", t.second(), &near.after[1])] {
                 let _ = writeln!(out, "  {what} {:<14} {}", self.quoted(&[id]), self.quoted(after));
             }
-            let _ = writeln!(out, "  {}", self.noise(near));
+            if !near.flips.is_empty() {
+                let _ = writeln!(out, "  {}", self.noise(near));
+            }
         }
         out
     }
@@ -150,7 +152,7 @@ impl Report<'_> {
             _ if n == 0 => format!("no noise makes another token win, in {all} trials"),
             Some(r) if r == 0.0 => format!("float64 chooses another token without noise: {}", self.quoted(&[near.flips[0].to])),
             r => format!(
-                "noise of {} in every layer's output makes another token win ({} at least, {n} of {all} trials: {})",
+                "noise of {} in every layer's output makes another token win (least {}; {n} of {all} trials: {})",
                 radius(r),
                 radius(Some(least)),
                 to.join(", ")
