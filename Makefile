@@ -19,6 +19,8 @@ test: lint assembler aarch64
 test-full: lint assembler aarch64
 	$(CARGO) test --release --workspace --features isobit/full-tests,isobit-fuzz/full-tests
 	tests/aarch64.sh
+	$(CARGO) build --release
+	tests/html/check.sh
 
 # Every check that needs an NVIDIA GPU; on a machine without Rust or LLVM, of what tests/gpu/pack.sh made elsewhere.
 test-gpu:

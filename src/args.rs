@@ -1,5 +1,6 @@
 //! The command line as types. No logic.
 
+use crate::gap::replace::Override;
 use crate::gpu::Choice;
 use crate::options::PrefillPlan;
 use crate::options::Scheduled;
@@ -34,6 +35,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Run the tokens of a trace again and compare the digests
     Verify(VerifyArgs),
+    /// Show how near the ties of a generation are, by float64 too, and how little noise flips them
+    Gap(GapArgs),
     /// Print what the compiler makes of a model
     Dump(DumpArgs),
     /// Print the token ids of a text, or the text of token ids
@@ -335,6 +338,52 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// `isobit gap`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  isobit gap demo 'Write a paragraph about the history of coffee.' --svg gaps.svg\n  isobit gap gemma-4-26b-4bit --against gemma-4-26b-a4b-it --override lm_head=bf16 'Hello!'\n  printf 'Hello!\\nWho are you?\\n' | isobit gap demo --json"
+)]
+#[command(mut_arg("batch", |a| a.hide(true)), mut_arg("slots", |a| a.hide(true)), mut_arg("logits", |a| a.hide(true)))]
+#[command(mut_arg("digest", |a| a.hide(true)), mut_arg("repeat", |a| a.hide(true)), mut_arg("trace", |a| a.hide(true)))]
+#[command(mut_arg("trace_values", |a| a.hide(true)), mut_arg("trace_mode", |a| a.hide(true)), mut_arg("trace_kv", |a| a.hide(true)))]
+#[command(mut_arg("json", |a| a.help("Print one JSON object")))]
+pub struct GapArgs {
+    /// Nearest ties to look at closely
+    #[arg(long, value_name = "K", default_value_t = 5, help_heading = "Ties")]
+    pub top: usize,
+    /// Print a line for every token
+    #[arg(long, help_heading = "Ties")]
+    pub all: bool,
+    /// Write a plot of all gaps to this file
+    #[arg(long, value_name = "FILE", help_heading = "Ties")]
+    pub svg: Option<PathBuf>,
+    /// Tokens to show after either choice
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Ties")]
+    pub after: usize,
+    /// Trials of noise for each tie; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=1024), help_heading = "Ties")]
+    pub trials: u64,
+    /// Seed of the noise
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Ties")]
+    pub seed: u64,
+    /// Look also at noise in one layer alone, for each layer (as many times slower)
+    #[arg(long, help_heading = "Ties")]
+    pub each_layer: bool,
+    /// Also ask this checkpoint in float64: the same model, quantized otherwise or not at all
+    #[arg(long, value_name = "MODEL", help_heading = "Ties")]
+    pub against: Option<OsString>,
+    /// Also ask the model in float64 with this module's weights from the checkpoint of `--from`, rounded to bf16, f16 or f32.
+    /// `lm_head`, `embed_tokens`, or names of weights in which `*` is any text (may be repeated)
+    #[arg(long = "override", value_name = "MODULE=FORMAT", value_parser = Override::parse, help_heading = "Ties")]
+    pub overrides: Vec<Override>,
+    /// Where `--override` takes weights from [default: the checkpoint of `--against`, else the model's own]
+    #[arg(long, value_name = "MODEL", help_heading = "Ties")]
+    pub from: Option<OsString>,
+    /// What is run.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
 /// What `isobit dump` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
@@ -354,10 +403,24 @@ pub enum What {
 
 /// `isobit dump`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  isobit dump demo --after fuse\n  isobit dump demo --what ptx --target sm_121")]
+#[command(
+    after_help = "Examples:\n  isobit dump demo --after fuse\n  isobit dump demo --what ptx --target sm_121\n  isobit dump demo --format html -o demo.html\n  isobit dump demo --format dot --only 'layers.0.*' | dot -Tsvg > layer.svg"
+)]
 pub struct DumpArgs {
-    /// Checkpoint folder, or `demo`
+    /// Checkpoint folder, or `demo`; for pages and pictures also the text of a graph
     pub model: OsString,
+    /// As text, for Graphviz (dot), or as one page to search, fold and select in, which needs nothing else (html)
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    pub format: Format,
+    /// Write to this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// In a page, show this beside it, with differences marked: a model, under the same options, or the text of a graph
+    #[arg(long, value_name = "MODEL|FILE")]
+    pub with: Option<OsString>,
+    /// In a picture, show only values with these names and what they read; `*` is any text (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub only: Vec<String>,
     /// Print the module as it is after this pass
     #[arg(long, value_name = "PASS", conflicts_with = "what")]
     pub after: Option<String>,
@@ -373,6 +436,17 @@ pub struct DumpArgs {
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// How `isobit dump` shows a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text that parses back
+    Text,
+    /// Graphviz
+    Dot,
+    /// A page
+    Html,
 }
 
 /// Plans of a program.

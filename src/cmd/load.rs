@@ -6,13 +6,14 @@ use crate::artifact::{Artifact, Manifest, TargetEntry};
 use crate::cache::{Cache, Lookup};
 use crate::emit::Code;
 use crate::gpu::{self, Choice, Place};
-use crate::options::{CompileOptions, FUSING};
+use crate::options::{CompileOptions, FUSING, embed_mode};
 use crate::pipeline::{self, Program, Watch};
 use crate::printer::Printer;
 use crate::source::Source;
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
 use ir::graph::Graph;
+use ir::graph::op::EmbedMode;
 use models::{Checkpoint, Text};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ pub struct Loaded {
     pub gpu: u32,
     /// Its free schedules: for a token, and for chunks of many if they have a plan of their own.
     pub schedules: (String, Option<String>),
+    /// How its embedding is rounded.
+    pub embed: EmbedMode,
     /// Where the program came from, for the report.
     pub origin: &'static str,
     /// Time it took to get the program.
@@ -117,8 +120,9 @@ pub fn load(
 ) -> Result<Loaded, Stop> {
     let start = Instant::now();
     let runner = runner(args)?;
+    let embed = o.embed;
     let done = |checkpoint, text, program, graph, gpu, schedules, origin| {
-        Ok(Loaded { checkpoint, text, program, graph, gpu, schedules, origin, time: start.elapsed() })
+        Ok(Loaded { checkpoint, text, program, graph, gpu, schedules, embed, origin, time: start.elapsed() })
     };
     // Where it runs, if it is made or exists for these targets.
     let place = |of: &[Target], p: &mut Printer| -> Result<Place> {
@@ -157,7 +161,8 @@ pub fn load(
         look(&ck, text.as_ref())?;
         let schedules = artifact.manifest().schedules(program.target);
         let graph = traced.then(|| artifact.graph()).transpose()?;
-        return done(ck, text, program, graph, place.gpu, schedules, "artifact");
+        let embed = embed_mode(&artifact.manifest().numerics.embed).unwrap_or(embed);
+        return done(ck, text, program, graph, place.gpu, schedules, "artifact").map(|l| Loaded { embed, ..l });
     }
     if args.print_options {
         p.message(options::text(&args.build, &o).trim_end());

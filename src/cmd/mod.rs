@@ -7,6 +7,7 @@ pub mod diff;
 pub mod doctor;
 pub mod dump;
 pub mod explain;
+pub mod gap;
 pub mod inspect;
 mod load;
 pub mod opt;
@@ -62,6 +63,7 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Diff(a) => diff::run(a, p),
         crate::args::Command::Verify(a) => verify::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
+        crate::args::Command::Gap(a) => gap::run(a, p),
         crate::args::Command::Opt(a) => opt::run(a, p),
         crate::args::Command::Inspect(a) => inspect::run(a, p),
         crate::args::Command::Options(a) => options::run(a, p),
@@ -92,6 +94,7 @@ pub fn check(command: &crate::args::Command) -> Result<()> {
         crate::args::Command::Run(a) => run::check(a),
         crate::args::Command::Bench(a) => bench::check(a),
         crate::args::Command::Dump(a) => dump::check(a).map(|_| ()),
+        crate::args::Command::Gap(a) => gap::check(a),
         crate::args::Command::Tokenize(a) => tokenize::check(a),
         // Their arguments fit each other by their types, or can't be judged without a file.
         _ => Ok(()),

@@ -10,6 +10,7 @@ use crate::target::Target;
 use ir::diag::{Diagnostic, Result};
 use passes::{Manager, Pipeline};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
 
@@ -26,7 +27,7 @@ pub fn run(args: &OptArgs, p: &mut Printer) -> Result<(), Stop> {
     let output = args.output.as_deref().map(Pending::file).transpose()?;
     let reproducer = args.reproducer.as_deref().map(Pending::file).transpose()?;
     let file = if args.file == "-" { "standard input".to_string() } else { Path::new(&args.file).display().to_string() };
-    let text = text_of(args, &file)?;
+    let text = read_text(&args.file, &file)?;
     let recipe = opt::recipe(&text)?;
     let mut task = Task { verify_each: args.verify_each, after: args.after.clone(), ..Task::default() };
     match (given, recipe) {
@@ -83,13 +84,14 @@ pub fn run(args: &OptArgs, p: &mut Printer) -> Result<(), Stop> {
 }
 
 /// The file, or standard input.
-fn text_of(args: &OptArgs, file: &str) -> Result<String> {
+/// A text, from a file or from standard input (`-`); `file` names it in messages.
+pub(super) fn read_text(path: &OsStr, file: &str) -> Result<String> {
     let failed = |e: std::io::Error| Diagnostic::new("E0760", format!("cannot be read: {e}")).at(file);
     let mut bytes = vec![];
-    if args.file == "-" {
+    if path == "-" {
         std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes).map_err(failed)?;
     } else {
-        let f = std::fs::File::open(&args.file).map_err(failed)?;
+        let f = std::fs::File::open(path).map_err(failed)?;
         f.take(MOST + 1).read_to_end(&mut bytes).map_err(failed)?;
     }
     if bytes.len() as u64 > MOST {

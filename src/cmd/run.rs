@@ -199,7 +199,7 @@ impl<'a> Form<'a> {
     }
 
     /// A conversation before its first turn.
-    fn beginning(&self) -> Vec<Message> {
+    pub fn beginning(&self) -> Vec<Message> {
         self.system.iter().map(|system| Message::new(Role::System, *system)).collect()
     }
 
@@ -269,6 +269,45 @@ pub(super) fn parse_ids(list: &str) -> Result<Vec<u32>> {
         .collect()
 }
 
+/// Turns from standard input, to `/bye` or its end.
+pub(super) fn read_turns(p: &mut Printer, turn: &mut dyn FnMut(&str, &mut Printer) -> Result<(), Stop>) -> Result<(), Stop> {
+    let stdin = std::io::stdin();
+    let person = stdin.is_terminal();
+    if person {
+        p.note(&format!("a line is a turn; {BYE} or ctrl-d ends the conversation"));
+    }
+    let (mut number, mut turns) = (0, 0);
+    loop {
+        if person {
+            p.ask("> ");
+        }
+        let mut bytes = vec![];
+        let read = stdin.lock().read_until(b'\n', &mut bytes);
+        number += 1;
+        let place = format!("line {number} of standard input");
+        match read {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(e) => return Err(Diagnostic::new("E0760", format!("cannot be read: {e}")).at(place).into()),
+        }
+        let line = String::from_utf8(bytes).map_err(|_| Diagnostic::new("E0755", "the prompt is not UTF-8").at(place))?;
+        let line = line.strip_suffix('\n').unwrap_or(&line);
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if line.trim().is_empty() {
+            continue;
+        }
+        if line.trim() == BYE {
+            return Ok(());
+        }
+        turns += 1;
+        turn(line, p)?;
+    }
+    if turns == 0 && !person {
+        return Err(empty("standard input").into());
+    }
+    Ok(())
+}
+
 /// A conversation, or prompts one after the other.
 struct Turns<'a> {
     args: &'a RunArgs,
@@ -292,41 +331,7 @@ struct Turns<'a> {
 impl Turns<'_> {
     /// Turns from standard input.
     fn lines(&mut self, p: &mut Printer) -> Result<(), Stop> {
-        let stdin = std::io::stdin();
-        let person = stdin.is_terminal();
-        if person {
-            p.note(&format!("a line is a turn; {BYE} or ctrl-d ends the conversation"));
-        }
-        let (mut number, mut turns) = (0, 0);
-        loop {
-            if person {
-                p.ask("> ");
-            }
-            let mut bytes = vec![];
-            let read = stdin.lock().read_until(b'\n', &mut bytes);
-            number += 1;
-            let place = format!("line {number} of standard input");
-            match read {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(e) => return Err(Diagnostic::new("E0760", format!("cannot be read: {e}")).at(place).into()),
-            }
-            let line = String::from_utf8(bytes).map_err(|_| Diagnostic::new("E0755", "the prompt is not UTF-8").at(place))?;
-            let line = line.strip_suffix('\n').unwrap_or(&line);
-            let line = line.strip_suffix('\r').unwrap_or(line);
-            if line.trim().is_empty() {
-                continue;
-            }
-            if line.trim() == BYE {
-                return Ok(());
-            }
-            turns += 1;
-            self.turn(line, p)?;
-        }
-        if turns == 0 && !person {
-            return Err(empty("standard input").into());
-        }
-        Ok(())
+        read_turns(p, &mut |line, p| self.turn(line, p))
     }
 
     /// Holds the conversation again, until it was held so many times; a repeat that is not the first as bits is an error.

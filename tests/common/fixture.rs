@@ -101,10 +101,22 @@ impl Fixture {
     /// The error of every expected value, by name. A choice of experts that
     /// differs is an infinite error.
     pub fn errors(&self, t: &Trace) -> BTreeMap<String, f64> {
+        let wide = |x: &Vec<f32>| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+        let floats = t.floats.iter().map(|(name, x)| (name.clone(), wide(x))).collect();
+        let routes = t.routes.iter().map(|(layer, (ids, w))| (*layer, (ids.clone(), wide(w)))).collect();
+        self.errors_of(&floats, &routes)
+    }
+
+    /// The same of values in float64.
+    pub fn errors_of(
+        &self,
+        floats: &BTreeMap<String, Vec<f64>>,
+        routes: &BTreeMap<usize, (Vec<u32>, Vec<f64>)>,
+    ) -> BTreeMap<String, f64> {
         let (layers, mut out) = (self.ck.config().layers.len(), BTreeMap::new());
         let error = |value: &str, want: &[f64]| {
-            let got = t.floats.get(value).unwrap_or_else(|| panic!("{}: the graph has no {value}", self.name));
-            relative_error_f64(got, want)
+            let got = floats.get(value).unwrap_or_else(|| panic!("{}: the graph has no {value}", self.name));
+            error_of(got, want)
         };
         for (name, want) in &self.expected {
             match name.as_str() {
@@ -125,9 +137,9 @@ impl Fixture {
         if let Some(w) = self.expected.get("router_w") {
             let (idx, n) = (self.want("router_idx"), w.len() / layers);
             for i in 0..layers {
-                let (ids, weights) = &t.routes[&i];
+                let (ids, weights) = &routes[&i];
                 let same = idx[i * n..(i + 1) * n].iter().zip(ids).all(|(a, b)| *a == f64::from(*b));
-                let e = relative_error_f64(weights, &w[i * n..(i + 1) * n]);
+                let e = error_of(weights, &w[i * n..(i + 1) * n]);
                 out.insert(format!("router_w.{i}"), if same && ids.len() == n { e } else { f64::INFINITY });
             }
         }
@@ -179,9 +191,14 @@ pub fn greedy(g: &Graph, source: &dyn WeightSource, prompt: &[u32], n: usize) ->
 
 /// Greatest error over greatest magnitude.
 pub fn relative_error_f64(got: &[f32], want: &[f64]) -> f64 {
+    error_of(&got.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), want)
+}
+
+/// The same of numbers in float64.
+pub fn error_of(got: &[f64], want: &[f64]) -> f64 {
     assert_eq!(got.len(), want.len());
     let max = |it: &mut dyn Iterator<Item = f64>| it.fold(0.0, |m: f64, x| if x.is_nan() { f64::INFINITY } else { m.max(x) });
-    let diff = max(&mut got.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).abs()));
+    let diff = max(&mut got.iter().zip(want).map(|(a, b)| (a - b).abs()));
     diff / max(&mut want.iter().map(|x| x.abs()))
 }
 

@@ -6,6 +6,7 @@
 pub mod interp;
 pub mod op;
 pub mod text;
+pub mod truth;
 pub mod verify;
 
 use op::Op;

@@ -23,7 +23,7 @@ mod parse;
 mod print;
 
 pub use parse::parse;
-pub use print::print;
+pub use print::{attributes_of, print};
 
 /// Ids of the largest graph that is read.
 pub const MAX_IDS: usize = 1 << 18;

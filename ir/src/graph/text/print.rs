@@ -67,6 +67,13 @@ pub fn print(g: &Graph) -> String {
     s
 }
 
+/// The attributes of an operation as they stand in braces, and the decimals of those that are printed as bits.
+pub fn attributes_of(op: &Op) -> (String, String) {
+    let mut comment = vec![];
+    let attrs = attributes(op, &mut comment);
+    (attrs, comment.join(", "))
+}
+
 fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!(" {i}")).collect()
 }
