@@ -28,6 +28,8 @@ pub enum Command {
     Run(RunArgs),
     /// Print what the compiler makes of a model
     Dump(DumpArgs),
+    /// Say whether a program can give other bits, and where
+    Audit(AuditArgs),
     /// Print the token ids of a text, or the text of token ids
     Tokenize(TokenizeArgs),
     /// Make a quantized checkpoint (MLX affine) of a Hugging Face one
@@ -242,6 +244,35 @@ pub struct DumpArgs {
     /// Of which plan: for one token (decode), or for chunks of many (prefill)
     #[arg(long, value_enum, value_name = "PHASE", default_value = "decode", hide_possible_values = true)]
     pub phase: Phase,
+    /// What is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `isobit audit`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 if the promise holds, 1 if it does not, 2 if something could not be looked at.\n\nExamples:\n  isobit audit demo\n  isobit audit demo.isobit --only 'layers.0.*'\n  isobit audit demo --target sm_121 --json\n  isobit audit kernel.ptx"
+)]
+pub struct AuditArgs {
+    /// Checkpoint folder, artifact or `demo`; or code: a file of PTX (.ptx, its kernel beside it as .kir) or assembly (.s)
+    #[arg(value_name = "MODEL|ARTIFACT|FILE")]
+    pub model: OsString,
+    /// The level whose promise is judged: off, run or portable [default: the one it was compiled for]
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<String>,
+    /// Targets, separated by commas [default: all of an artifact, else host]
+    #[arg(long, value_name = "LIST")]
+    pub target: Option<String>,
+    /// Show every reduction, kernel and writer, and the reasons
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Show those with names like this; `*` is any text
+    #[arg(long, value_name = "GLOB")]
+    pub only: Option<String>,
+    /// Print the audit as JSON: all of it
+    #[arg(long, conflicts_with_all = ["verbose", "only"])]
+    pub json: bool,
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,

@@ -8,6 +8,7 @@
 
 pub mod args;
 pub mod artifact;
+pub mod audit;
 pub mod batch;
 pub mod cache;
 pub mod cmd;

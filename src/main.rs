@@ -1,8 +1,8 @@
 //! The `isobit` program: parses the command line, runs the command, and turns its end into an exit code.
-//! 0: done. 1: it failed. 2: the command line is wrong. 101: a bug in isobit.
+//! 0: done. 1: it failed. 2: the command line is wrong. 101: a bug in isobit. Of `audit`, 1: the promise does not hold, 2: it failed.
 
 use clap::Parser;
-use isobit::args::Cli;
+use isobit::args::{Cli, Command};
 use isobit::cmd::{self, Stop};
 use isobit::explain;
 use isobit::printer::Printer;
@@ -33,7 +33,9 @@ fn main() -> ExitCode {
         Ok(()) | Err(Stop::BrokenPipe) => ExitCode::SUCCESS,
         Err(Stop::Failed(d)) => {
             printer.error(&d);
-            ExitCode::from(if explain::is_usage(&d) { 2 } else { 1 })
+            // An audit that says no is not one that failed.
+            let failed = matches!(cli.command, Command::Audit(_)) && d.code != cmd::audit::BROKEN;
+            ExitCode::from(if failed || explain::is_usage(&d) { 2 } else { 1 })
         }
     }
 }

@@ -4,6 +4,7 @@
 //! plans of it: one for one token, and one for chunks of many, for which fusion is chosen anew. A [`Watch`] looks on: it
 //! collects dumps and times and is told of progress, and nothing that it does can change the result.
 
+use crate::audit::reductions::{self, Pinned};
 use crate::emit::{self, Code};
 use crate::options::{CompileOptions, PrefillPlan};
 use crate::target::{Class, Target};
@@ -17,6 +18,7 @@ use passes::instrument::timing::Timing;
 use passes::instrument::verify::VerifyEach;
 use passes::instrument::{Instrument, text};
 use passes::{Failure, Manager, Module, Options, Pass, Pipeline, Report, Step};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -36,6 +38,8 @@ pub struct Program {
 pub struct Planned {
     /// The graph after all passes, with its fusion decisions.
     pub graph: Graph,
+    /// Values whose order stood before any pass.
+    pub pinned: BTreeMap<String, Pinned>,
     /// What the passes did.
     pub report: Report,
     /// The plans for each class of targets that was asked for.
@@ -152,6 +156,7 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
     let graph = models::gemma4::layers::graph(ck, options.embed)?;
     watch.time("graph", since);
     let named: Vec<String> = computed(&graph).map(String::from).collect();
+    let pinned = reductions::pinned(&graph);
     let mut module = Module::new(graph);
     let report = run(&mut module, &Pipeline::graph(), &options.passes, "", 0, watch)?;
     check_keep(&options.passes, &named, &module.graph)?;
@@ -165,7 +170,7 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
         };
         plans.push((class, Arc::new(Phases::join(decode, prefill))));
     }
-    Ok(Planned { graph: module.graph, report, plans })
+    Ok(Planned { graph: module.graph, pinned, report, plans })
 }
 
 /// Names of the values that a graph computes.

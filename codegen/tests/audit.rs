@@ -25,6 +25,10 @@ fn planted_faults_are_caught() {
         "mul.rn.sat.f32 %f1, %f2, %f3;",
         "div.approx.f32 %f1, %f2, %f3;",
         "div.full.f32 %f1, %f2, %f3;",
+        "div.rn.f32 %f1, %f2, %f3;",
+        "sqrt.rn.f32 %f1, %f2;",
+        "add.rn.f64 %fd1, %fd2, %fd3;",
+        "cvt.rz.bf16.f32 %h1, %f2;",
         "sqrt.approx.f32 %f1, %f2;",
         "rcp.approx.ftz.f32 %f1, %f2;",
         "rsqrt.approx.f32 %f1, %f2;",
@@ -48,8 +52,6 @@ fn planted_faults_are_caught() {
         assert_eq!(e.code, "E0506", "{fault}: {e}");
     }
     for fine in [
-        "div.rn.f32 %f1, %f2, %f3;",
-        "sqrt.rn.f32 %f1, %f2;",
         "min.s32 %r1, %r2, %r3;",
         "atom.global.add.u64 %rd1, [%rd2], %rd3;",
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1}, {%r2}, {%r3}, {%r4};",

@@ -131,6 +131,22 @@ impl Artifact {
         Ok(Program { target, plans: Arc::new(self.plans(target)?), code: Code::Kernels })
     }
 
+    /// The program for a target, be it for this machine or not: to be looked at.
+    pub fn any_program(&self, target: Target) -> Result<Program> {
+        if self.targets().contains(&target) { self.load(target) } else { self.program(Some(target)) }
+    }
+
+    /// The graph after all passes, verified.
+    pub fn graph(&self) -> Result<ir::graph::Graph> {
+        let broken = |all: Vec<Diagnostic>| {
+            let d = first(all);
+            Diagnostic::new("E0766", format!("{} {}", d.code, d.message)).at(self.dir.join(GRAPH).display()).hint("compile the model again")
+        };
+        let graph = ir::graph::text::parse(&self.text(GRAPH)?).map_err(broken)?;
+        ir::graph::verify::verify(&graph).map_err(broken)?;
+        Ok(graph)
+    }
+
     fn load(&self, target: Target) -> Result<Program> {
         let plans = Arc::new(self.plans(target)?);
         let folder = target.folder();
@@ -199,7 +215,8 @@ impl Artifact {
         fs::read(&full).map_err(|e| files::failed("cannot be read", &full, &e))
     }
 
-    fn text(&self, path: &str) -> Result<String> {
+    /// The same, as text.
+    pub fn text(&self, path: &str) -> Result<String> {
         String::from_utf8(self.read(path)?)
             .map_err(|_| Diagnostic::new("E0766", "this file is not text").at(self.dir.join(path).display()))
     }

@@ -3,6 +3,7 @@
 use super::manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, PlanEntry, TargetEntry};
 use super::{FORMAT, GRAPH, MANIFEST, MODEL, plan_file, read};
 use crate::VERSION;
+use crate::audit::{self, Audit, Subject};
 use crate::emit::Code;
 use crate::files::{self, Kind, Pending};
 use crate::pipeline::{Compiled, Program, Progress};
@@ -55,7 +56,12 @@ fn fill(
     progress: Progress,
 ) -> Result<Manifest> {
     let mut entries = BTreeMap::new();
-    for (path, bytes) in parts(compiled) {
+    let mut parts = parts(compiled);
+    if with_model {
+        // Entries of the cache are looked at by nobody.
+        parts.insert(audit::FILE.to_string(), Audit::of(&Subject::of(compiled))?.json().into_bytes());
+    }
+    for (path, bytes) in parts {
         files::write(&folder.join(&path), &bytes)?;
         entries.insert(path, FileEntry::of(&bytes));
     }

@@ -1,5 +1,6 @@
 //! Subcommands, one file each, and what they share.
 
+pub mod audit;
 mod batch;
 pub mod compile;
 pub mod doctor;
@@ -52,6 +53,7 @@ impl Stop {
 pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), Stop> {
     match command {
         crate::args::Command::Compile(a) => compile::run(a, p),
+        crate::args::Command::Audit(a) => audit::run(a, p),
         crate::args::Command::Run(a) => run::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
         crate::args::Command::Opt(a) => opt::run(a, p),
@@ -75,6 +77,7 @@ fn checkpoint(source: &Source, weights: Option<u64>, p: &mut Printer) -> Result<
 pub fn check(command: &crate::args::Command) -> Result<()> {
     match command {
         crate::args::Command::Compile(a) => compile::check(a).map(|_| ()),
+        crate::args::Command::Audit(a) => audit::check(a).map(|_| ()),
         crate::args::Command::Run(a) => run::check(a),
         crate::args::Command::Dump(a) => dump::check(a).map(|_| ()),
         crate::args::Command::Tokenize(a) => tokenize::check(a),
