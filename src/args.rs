@@ -118,6 +118,9 @@ pub struct CompileArgs {
     /// Print the module after this pass
     #[arg(long, value_name = "PASS", help_heading = "Looking on")]
     pub print_ir_after: Option<String>,
+    /// Go on from a folder that `--dump-dir` wrote and a person edited: the passes run on from the file that differs
+    #[arg(long, value_name = "DIR", requires = "output", conflicts_with_all = ["dump_dir", "print_ir_after", "stats"])]
+    pub from_ir: Option<PathBuf>,
     /// Print the time of each step to standard error
     #[arg(long, help_heading = "Looking on")]
     pub time_passes: bool,
@@ -153,9 +156,9 @@ pub struct RunArgs {
     /// number, a tab and the text, where ends of lines, tabs and backslashes are written \n, \t and \\
     #[arg(long, value_name = "FILE")]
     pub batch: Option<OsString>,
-    /// Most tokens to generate for a turn
-    #[arg(short, value_name = "N", default_value_t = 256)]
-    pub n: usize,
+    /// Most tokens to generate for a turn [default: 256; with --check 4]
+    #[arg(short, value_name = "N")]
+    pub n: Option<usize>,
     /// Instructions that come before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
@@ -177,6 +180,10 @@ pub struct RunArgs {
     /// Write the logits of every token that was run, and the ids, to this safetensors file (one prompt only)
     #[arg(long, value_name = "FILE")]
     pub logits: Option<PathBuf>,
+    /// Run in the interpreter of kernels and look for faults: races, init, order, parity, or all. With --target of the kernels of
+    /// that target, which need not be this machine's
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["batch", "logits", "launch", "print_options"], help_heading = "Execution")]
+    pub check: Option<String>,
     /// Tokens of a prompt that are computed together
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65535), help_heading = "Execution")]
     pub prefill_chunk: Option<u32>,
@@ -207,6 +214,13 @@ pub struct RunArgs {
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+impl RunArgs {
+    /// Most tokens to generate for a turn.
+    pub fn most(&self) -> usize {
+        self.n.unwrap_or(256)
+    }
 }
 
 /// What `isobit dump` prints.

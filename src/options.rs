@@ -23,6 +23,8 @@ pub struct CompileOptions {
     pub cubins: Cubins,
     /// Options of the passes.
     pub passes: passes::Options,
+    /// Hashes of edited dumps that the program is compiled from, by path.
+    pub edited: BTreeMap<String, String>,
 }
 
 /// Which targets get a plan of their own for chunks of many tokens.
@@ -69,6 +71,7 @@ impl Default for CompileOptions {
             prefill: PrefillPlan::default(),
             cubins: Cubins::default(),
             passes: passes::Options::default(),
+            edited: BTreeMap::new(),
         }
     }
 }

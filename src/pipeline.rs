@@ -6,6 +6,7 @@
 
 use crate::audit::reductions::{self, Pinned};
 use crate::emit::{self, Code};
+use crate::from_ir::Edits;
 use crate::options::{CompileOptions, PrefillPlan};
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
@@ -77,6 +78,8 @@ pub struct Watch<'a> {
     pub times: Vec<(String, u64)>,
     /// The text that makes a failure happen again (filled by failing passes).
     pub reproducer: Option<String>,
+    /// What a person edited of dumps, to go on from.
+    pub edits: Edits,
     /// Why there is no machine code though there is an assembler (filled).
     pub without_cubins: Vec<Diagnostic>,
     /// Numbered decisions of the passes, with the class of a pass over plans in front (filled).
@@ -247,6 +250,8 @@ fn run(
 ) -> Result<Report> {
     let start = Instant::now();
     let clock = || start.elapsed().as_nanos() as u64;
+    let mut pipeline = pipeline.clone();
+    watch.edits.apply(class, module, &mut pipeline).map_err(first)?;
     let mut verify = VerifyEach::with(verify);
     let mut dump = Dump::with(print);
     let prefill = class.ends_with("/prefill");
@@ -262,7 +267,7 @@ fn run(
     looks.push(&mut print_after);
     looks.push(&mut told);
     looks.push(&mut timing);
-    let result = Manager::default().run(module, pipeline, options, &mut looks);
+    let result = Manager::default().run(module, &pipeline, options, &mut looks);
     watch.printed.extend(print_after.printed);
     let at = |name: &str| if class.is_empty() { name.to_string() } else { format!("{class} {name}") };
     watch.times.extend(timing.times.iter().map(|(pass, t)| (at(pass), *t)));

@@ -19,12 +19,16 @@ use std::path::Path;
 /// Meaning of the operations of a graph; another number, other bits.
 const NUMERICS: u32 = 1;
 
-/// Hash of what decides bits: the graph with its orders, without its stages and launches.
-pub fn numerics_hash(graph: &Graph) -> String {
+/// Hash of what decides bits: the graph with its orders, without its stages and launches. Kernels that a person edited may compute
+/// anything, so they count too.
+pub fn numerics_hash(graph: &Graph, edited: &BTreeMap<String, String>) -> String {
     let mut g = graph.clone();
     g.stages.clear();
     g.launches.clear();
-    let text = format!("isobit numerics {NUMERICS}\n{}", ir::graph::text::print(&g));
+    let mut text = format!("isobit numerics {NUMERICS}\n{}", ir::graph::text::print(&g));
+    for (path, hash) in edited.iter().filter(|(path, _)| path.ends_with(".plan")) {
+        text += &format!("{path} {hash}\n");
+    }
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
@@ -112,7 +116,7 @@ fn fill(
         model,
         options: OptionsEntry::of(&compiled.options),
         pipeline: Pipeline::full().to_string(),
-        numerics: NumericsEntry::of(&compiled.options, numerics_hash(&compiled.planned.graph)),
+        numerics: NumericsEntry::of(&compiled.options, numerics_hash(&compiled.planned.graph, &compiled.options.edited)),
         targets: compiled.programs.iter().map(stats).collect(),
         files: entries,
         checksum: String::new(),

@@ -15,6 +15,7 @@ use choices::Choice;
 use code::CodeAudit;
 use ir::diag::Result;
 use ir::graph::Graph;
+use ir::kernel::interp::{Trouble, trouble};
 use ir::plan::{self, BufferKind, Plan};
 use kernels::{KernelAudit, Verdict};
 use passes::Level;
@@ -57,11 +58,7 @@ impl Kind {
 
     /// What a fault that the interpreter of kernels found is; none if it is about values.
     pub fn of_interpreter(code: &str) -> Option<Kind> {
-        Some(match code {
-            "E0159" | "E0160" => Kind::Writers,
-            "E0156" | "E0157" | "E0158" => Kind::Shared,
-            _ => return None,
-        })
+        trouble(code).map(|t| if t == Trouble::Writers { Kind::Writers } else { Kind::Shared })
     }
 }
 
@@ -178,7 +175,7 @@ impl Audit {
             findings.extend(code.findings.iter().cloned());
             programs.push(ProgramAudit { target: p.target.name().into(), decode, prefill, choices: choices::choices(&p.plans), code });
         }
-        let numerics = crate::artifact::numerics_hash(s.graph);
+        let numerics = crate::artifact::numerics_hash(s.graph, &s.options.edited);
         Ok(Audit { format: FORMAT, numerics, options: s.options.clone(), reductions, programs, findings })
     }
 

@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pinned {
-    /// It stood on the graph before any pass: the model's, or that of an edited dump.
+    /// It stood on the graph before any pass.
     Model,
+    /// A person, in the dump that the program was compiled from.
+    EditedDump,
     /// The pass.
     PinReductions,
     /// The operation has no other.
@@ -27,6 +29,7 @@ impl Pinned {
     pub fn name(self) -> &'static str {
         match self {
             Pinned::Model => "the model",
+            Pinned::EditedDump => "an edited dump",
             Pinned::PinReductions => "pass pin-reductions",
             Pinned::Operation => "its operation",
             Pinned::OrderFree => "order-free",

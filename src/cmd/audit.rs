@@ -24,7 +24,7 @@ pub(super) fn check(args: &AuditArgs) -> Result<Option<Level>> {
     resolve(&args.build, targets(args)?)?;
     let level = |name: &String| {
         Level::parse(name).ok_or_else(|| {
-            Diagnostic::new("E0827", format!("there is no level `{name}`")).at("--level").hint("levels are off, run, portable")
+            Diagnostic::new("E0750", format!("there is no level `{name}`")).at("--level").hint("levels are off, run, portable")
         })
     };
     args.level.as_ref().map(level).transpose()
@@ -74,7 +74,7 @@ fn artifact(dir: &Path, args: &AuditArgs, p: &mut Printer) -> Result<(Audit, Lev
     let all = if asked.is_empty() { artifact.targets() } else { asked };
     let programs = all.into_iter().map(|t| artifact.any_program(t)).collect::<Result<Vec<_>>>()?;
     let pinned: BTreeMap<String, Pinned> =
-        recorded.reductions.iter().filter(|r| r.pinned_by == Pinned::Model).map(|r| (r.value.clone(), r.pinned_by)).collect();
+        recorded.reductions.iter().filter(|r| matches!(r.pinned_by, Pinned::Model | Pinned::EditedDump)).map(|r| (r.value.clone(), r.pinned_by)).collect();
     let graph = artifact.graph()?;
     let audit = Audit::of(&Subject {
         graph: &graph,

@@ -2,6 +2,7 @@
 
 pub mod audit;
 mod batch;
+mod check;
 pub mod compile;
 pub mod doctor;
 pub mod dump;
