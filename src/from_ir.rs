@@ -32,7 +32,9 @@ impl Folder {
     /// Reads the graphs and plans of a folder.
     pub fn read(dir: &Path) -> Result<Folder> {
         if !dir.is_dir() {
-            return Err(Diagnostic::new("E0829", "there is no folder of dumps").at(dir.display()).hint("`isobit compile MODEL --dump-dir FOLDER` writes one"));
+            return Err(Diagnostic::new("E0829", "there is no folder of dumps")
+                .at(dir.display())
+                .hint("`isobit compile MODEL --dump-dir FOLDER` writes one"));
         }
         let (mut texts, mut bytes) = (BTreeMap::new(), 0);
         for (path, kind) in files::list(dir)? {
@@ -45,11 +47,14 @@ impl Folder {
                 return Err(Diagnostic::new("E0829", format!("more than {MOST} bytes; no dumps are so large")).at(dir.display()));
             }
             let read = std::fs::read(&full).map_err(|e| files::failed("cannot be read", &full, &e))?;
-            let text = String::from_utf8(read).map_err(|_| Diagnostic::new("E0829", "this dump is not UTF-8").at(full.display()))?;
+            let text =
+                String::from_utf8(read).map_err(|_| Diagnostic::new("E0829", "this dump is not UTF-8").at(full.display()))?;
             texts.insert(path, text);
         }
         if texts.is_empty() {
-            return Err(Diagnostic::new("E0829", "no dump is in this folder").at(dir.display()).hint("dumps are files like 060-pin-reductions.graph and host/020-lower.plan"));
+            return Err(Diagnostic::new("E0829", "no dump is in this folder")
+                .at(dir.display())
+                .hint("dumps are files like 060-pin-reductions.graph and host/020-lower.plan"));
         }
         Ok(Folder { dir: dir.into(), texts })
     }
@@ -75,9 +80,12 @@ impl Folder {
             let folder = |p: &str| p.rsplit_once('/').map_or(String::new(), |(f, _)| format!("{f}/"));
             let graphs = folder(a).is_empty();
             if let Some(b) = paths[i + 1..].iter().find(|b| graphs || folder(a) == folder(b)) {
-                return Err(Diagnostic::new("E0829", format!("{a} and {b} differ from what the passes make, and one follows from the other"))
-                    .at(out.dir.display())
-                    .hint("edit one of them; if many differ, give the options with which the folder was dumped"));
+                return Err(Diagnostic::new(
+                    "E0829",
+                    format!("{a} and {b} differ from what the passes make, and one follows from the other"),
+                )
+                .at(out.dir.display())
+                .hint("edit one of them; if many differ, give the options with which the folder was dumped"));
             }
         }
         Ok(out)
@@ -85,6 +93,11 @@ impl Folder {
 }
 
 impl Edits {
+    /// Texts by path, for modules of the passes that wrote files of these names; `dir` is where errors say that they are.
+    pub fn of(dir: &Path, texts: BTreeMap<String, String>) -> Edits {
+        Edits { dir: dir.into(), texts }
+    }
+
     /// Is there none?
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
@@ -99,7 +112,8 @@ impl Edits {
     /// passes over plans. All faults of the text, in order.
     pub fn apply(&self, class: &str, module: &mut Module, pipeline: &mut Pipeline) -> Result<(), Vec<Diagnostic>> {
         let folder = if class.is_empty() { String::new() } else { format!("{class}/") };
-        let ours = |path: &str| path.strip_prefix(&folder).filter(|f| !f.contains('/')).and_then(|f| f.get(..3)?.parse::<usize>().ok());
+        let ours =
+            |path: &str| path.strip_prefix(&folder).filter(|f| !f.contains('/')).and_then(|f| f.get(..3)?.parse::<usize>().ok());
         let Some((path, text, number)) = self.texts.iter().find_map(|(p, t)| Some((p, t, ours(p)?))) else { return Ok(()) };
         let file = self.dir.join(path).display().to_string();
         match opt::read(text, &file)? {

@@ -55,10 +55,14 @@ fn disassemble(object: &[u8], isa: HostIsa) -> Result<Vec<(String, String)>> {
         return Err(bad("code stands before the first function"));
     }
     let ends: Vec<u64> = starts.iter().skip(1).map(|s| s.0).chain([code.len() as u64]).collect();
-    starts.into_iter().zip(ends).map(|((from, name), to)| {
-        let bytes = code.get(from as usize..to as usize).ok_or_else(|| bad("a function ends behind its section"))?;
-        Ok((name, instructions(bytes, isa)?))
-    }).collect()
+    starts
+        .into_iter()
+        .zip(ends)
+        .map(|((from, name), to)| {
+            let bytes = code.get(from as usize..to as usize).ok_or_else(|| bad("a function ends behind its section"))?;
+            Ok((name, instructions(bytes, isa)?))
+        })
+        .collect()
 }
 
 /// Instructions of these bytes, one a line.

@@ -1,10 +1,10 @@
 //! LLVM modules from kernels to text and objects.
 
-use crate::emit::{self, Res};
-use crate::target::{HostIsa, Target};
 use crate::audit::Counts;
 use crate::audit::host::llvm_results;
 use crate::disassemble::host_scan;
+use crate::emit::{self, Res};
+use crate::target::{HostIsa, Target};
 use crate::{audit, check, live};
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;

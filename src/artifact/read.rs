@@ -140,7 +140,9 @@ impl Artifact {
     pub fn graph(&self) -> Result<ir::graph::Graph> {
         let broken = |all: Vec<Diagnostic>| {
             let d = first(all);
-            Diagnostic::new("E0766", format!("{} {}", d.code, d.message)).at(self.dir.join(GRAPH).display()).hint("compile the model again")
+            Diagnostic::new("E0766", format!("{} {}", d.code, d.message))
+                .at(self.dir.join(GRAPH).display())
+                .hint("compile the model again")
         };
         let graph = ir::graph::text::parse(&self.text(GRAPH)?).map_err(broken)?;
         ir::graph::verify::verify(&graph).map_err(broken)?;

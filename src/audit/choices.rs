@@ -30,7 +30,13 @@ pub fn choices(p: &Phases) -> Vec<Choice> {
     };
     if let Some(many) = &p.prefill {
         let (a, b) = (p.decode.launches.len(), many.launches.len());
-        add(format!("a step of more than {DECODE_ROWS} row runs {b} launches of the plan for chunks, not {a} of the plan for one"), b, ORDERS);
+        add(
+            format!(
+                "a step of more than {DECODE_ROWS} row runs {b} launches of the plan for chunks, not {a} of the plan for one"
+            ),
+            b,
+            ORDERS,
+        );
         let of = |f: &dyn Fn(&Plan, usize) -> bool| (0..many.launches.len()).filter(|&i| f(many, i)).count();
         let kernel = |p: &Plan, i: usize| p.launches[i].kernel as usize;
         add(

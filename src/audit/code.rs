@@ -52,7 +52,12 @@ fn held(instructions: usize, c: Counts) -> Held {
 /// As a finding of the audit.
 pub fn found(place: &str, f: &Finding) -> Found {
     let breaks = if f.breaks == Breaks::Run { "run" } else { "portable" };
-    Found { kind: Kind::Instruction, breaks: breaks.into(), place: format!("{place}, line {}", f.line), what: format!("{}: {}", f.why, f.text) }
+    Found {
+        kind: Kind::Instruction,
+        breaks: breaks.into(),
+        place: format!("{place}, line {}", f.line),
+        what: format!("{}: {}", f.why, f.text),
+    }
 }
 
 /// Reads PTX of one kernel, against the kernel if it is known.
@@ -90,9 +95,12 @@ pub fn code(code: &Code, kernels: &[&Kernel], target: Target, recorded: Option<&
                 (Some(scanned), _) => out = scanned,
                 (None, Some(r)) if r.blake3 == hash => out = r.clone(),
                 (None, _) => {
-                    return Err(Diagnostic::new("E0825", "nobody has read this machine code, and this build of isobit can't: it has no LLVM")
-                        .at(format!("{}/kernels.o", target.folder()))
-                        .hint("audit it where LLVM is; `isobit compile` leaves what it read in audit.json"));
+                    return Err(Diagnostic::new(
+                        "E0825",
+                        "nobody has read this machine code, and this build of isobit can't: it has no LLVM",
+                    )
+                    .at(format!("{}/kernels.o", target.folder()))
+                    .hint("audit it where LLVM is; `isobit compile` leaves what it read in audit.json"));
                 }
             }
             out.form = "machine code".into();

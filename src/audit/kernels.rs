@@ -144,7 +144,8 @@ impl Cx<'_> {
         if s.shared {
             depends.push("shared memory".into());
         }
-        let mut memory: Vec<Vec<u8>> = (0..self.k.bufs.len()).map(|i| if touched(&s.kernel.body, i) { self.memory(i) } else { vec![] }).collect();
+        let mut memory: Vec<Vec<u8>> =
+            (0..self.k.bufs.len()).map(|i| if touched(&s.kernel.body, i) { self.memory(i) } else { vec![] }).collect();
         let machine = match Machine::new(&s.kernel) {
             Ok(m) => m,
             Err(all) => return Verdict::Broken(all.first().map(Diagnostic::to_string).unwrap_or_default()),
@@ -153,7 +154,10 @@ impl Cx<'_> {
         let order = Order::Reverse;
         let options = RunOptions { shadow: true, warp_order: order, block_order: order, poison: false, max_steps: MOST_STEPS };
         match machine.run(grid, &mut args, &options) {
-            Err(d) if Kind::of_interpreter(d.code).is_some_and(|k| k == Kind::Writers || k == Kind::Shared) && !(s.shared && part == Part::Buffers) => {
+            Err(d)
+                if Kind::of_interpreter(d.code).is_some_and(|k| k == Kind::Writers || k == Kind::Shared)
+                    && !(s.shared && part == Part::Buffers) =>
+            {
                 Verdict::Broken(format!("{} {d}", d.code))
             }
             // What stands in memory is made up, and may lead anywhere.
@@ -273,7 +277,10 @@ fn walk(k: &Kernel, b: &Block, phase: &mut Vec<String>, out: &mut KernelAudit) {
             }
             Op::Pipeline { stages, copy, body, .. } => {
                 out.phases.push(std::mem::take(phase).join(", "));
-                out.pipelines.push(Pipe { stages: *stages, copies: copy.insts.iter().filter(|i| matches!(i.op, Op::Copy { .. })).count() });
+                out.pipelines.push(Pipe {
+                    stages: *stages,
+                    copies: copy.insts.iter().filter(|i| matches!(i.op, Op::Copy { .. })).count(),
+                });
                 walk(k, copy, phase, out);
                 walk(k, body, phase, out);
                 out.phases.push(std::mem::take(phase).join(", "));

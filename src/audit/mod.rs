@@ -173,7 +173,13 @@ impl Audit {
                 f.place = format!("{}: {}", p.target.name(), f.place);
             }
             findings.extend(code.findings.iter().cloned());
-            programs.push(ProgramAudit { target: p.target.name().into(), decode, prefill, choices: choices::choices(&p.plans), code });
+            programs.push(ProgramAudit {
+                target: p.target.name().into(),
+                decode,
+                prefill,
+                choices: choices::choices(&p.plans),
+                code,
+            });
         }
         let numerics = crate::artifact::numerics_hash(s.graph, &s.options.edited);
         Ok(Audit { format: FORMAT, numerics, options: s.options.clone(), reductions, programs, findings })

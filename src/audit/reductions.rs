@@ -61,7 +61,10 @@ pub fn reductions(g: &Graph, before: &BTreeMap<String, Pinned>) -> Vec<Reduction
 
 /// Values that have an order already.
 pub fn pinned(g: &Graph) -> BTreeMap<String, Pinned> {
-    g.ids().filter(|&id| order(&g.node(id).op).is_some_and(|o| o.is_some())).map(|id| (g.node(id).name.clone(), Pinned::Model)).collect()
+    g.ids()
+        .filter(|&id| order(&g.node(id).op).is_some_and(|o| o.is_some()))
+        .map(|id| (g.node(id).name.clone(), Pinned::Model))
+        .collect()
 }
 
 /// The order of an operation that takes one; `Some(None)` if nobody has fixed it.

@@ -128,7 +128,12 @@ fn plan(out: &mut String, phase: &str, p: &PlanAudit, show: &Show) {
             let _ = writeln!(out, "      phase {i}: {}", if phase.is_empty() { "nothing shared" } else { phase });
         }
         for x in &k.pipelines {
-            let _ = writeln!(out, "      pipeline: {} stages, {} an iteration, drained at its end", x.stages, plural(x.copies, "copy").replace("copys", "copies"));
+            let _ = writeln!(
+                out,
+                "      pipeline: {} stages, {} an iteration, drained at its end",
+                x.stages,
+                plural(x.copies, "copy").replace("copys", "copies")
+            );
         }
     }
     for (value, launch) in p.writers.iter().filter(|(v, _)| show.wants(v)) {

@@ -2,9 +2,9 @@
 //! it had, if nothing were rounded. Weights are `s·q + β`; functions are those of the platform, which serves as a yardstick,
 //! not as truth to the last bit. Shares no code with kernels or the interpreters.
 
+use ir::graph::interp::{WeightSource, matrix};
 use ir::graph::op::Op;
 use ir::graph::{Graph, NodeId, Rows};
-use ir::graph::interp::{WeightSource, matrix};
 use std::collections::BTreeMap;
 
 /// Values of a step, and the caches.
@@ -57,7 +57,8 @@ impl<'a> Float64<'a> {
         let x = &n.inputs;
         let width = n.ty.width() as usize;
         let a = || self.value(*x.first()?);
-        let zip = |f: &dyn Fn(f64, f64) -> f64| Some(self.value(x[0])?.iter().zip(self.value(x[1])?).map(|(a, b)| f(*a, b)).collect());
+        let zip =
+            |f: &dyn Fn(f64, f64) -> f64| Some(self.value(x[0])?.iter().zip(self.value(x[1])?).map(|(a, b)| f(*a, b)).collect());
         match &n.op {
             Op::Embed { factor, .. } => {
                 let w = Matrix::open(self.source, &self.graph.node(x[0]).name)?;

@@ -33,7 +33,10 @@ pub fn parity(log: &Log, graph: &Graph, source: &dyn WeightSource) -> Result<Par
     let mut cx = Cx { graph, session, exact: Float64::new(graph, source), out: Parity::default() };
     for (i, step) in log.steps.iter().enumerate() {
         if step.position != cx.session.position() {
-            return Err(Diagnostic::new(PARITY, format!("a step begins at position {}, not {}", step.position, cx.session.position())));
+            return Err(Diagnostic::new(
+                PARITY,
+                format!("a step begins at position {}, not {}", step.position, cx.session.position()),
+            ));
         }
         let from = step.tokens.len() - step.outputs.min(step.tokens.len());
         cx.session.begin(&step.tokens, from)?;
@@ -81,7 +84,15 @@ impl Cx<'_> {
                     self.same(step, r, &name, "kv_write", &floats, &want);
                 }
                 if let Some(exact) = self.exact.written(id) {
-                    self.far(step, r, &format!("kv.{}", c.layer), "kv_write", &floats, &exact[usize::from(!c.keys)], floats.len());
+                    self.far(
+                        step,
+                        r,
+                        &format!("kv.{}", c.layer),
+                        "kv_write",
+                        &floats,
+                        &exact[usize::from(!c.keys)],
+                        floats.len(),
+                    );
                 }
             }
             self.exact.give_cache(c.layer, c.keys, &floats);
@@ -119,7 +130,9 @@ impl Cx<'_> {
             Elem::I32 => Some(Value::I32(w.iter().map(|b| *b as i32).collect())),
             Elem::Route => {
                 let k = self.graph.node(id).ty.width() as usize;
-                let row = |row: &[u32]| (0..k).map(|i| Choice { expert: row[i], weight: f32::from_bits(row[k + i]) }).collect::<Vec<_>>();
+                let row = |row: &[u32]| {
+                    (0..k).map(|i| Choice { expert: row[i], weight: f32::from_bits(row[k + i]) }).collect::<Vec<_>>()
+                };
                 Some(Value::Route(w.chunks_exact(2 * k).flat_map(row).collect()))
             }
             _ => None,
@@ -149,14 +162,22 @@ impl Cx<'_> {
                 self.out.sites += 1;
                 let differs = |(a, b): &(&Choice, &Choice)| a.expert != b.expert || a.weight.to_bits() != b.weight.to_bits();
                 if let Some((i, (a, b))) = got.iter().zip(want).enumerate().find(|(_, p)| differs(p)) {
-                    let what = format!("choice {i} is {} with {:?}, its operation gives {} with {:?}", a.expert, a.weight, b.expert, b.weight);
+                    let what = format!(
+                        "choice {i} is {} with {:?}, its operation gives {} with {:?}",
+                        a.expert, a.weight, b.expert, b.weight
+                    );
                     self.found(step, r, &name, what);
                 }
                 if let Some((exact, near)) = self.exact.choice(id)
                     && near > FAR
                     && let Some(i) = (0..got.len().min(exact.len())).find(|&i| got[i].expert as usize != exact[i].0)
                 {
-                    self.found(step, r, &name, format!("choice {i} is {}, in float64 {}, and no logits are near", got[i].expert, exact[i].0));
+                    self.found(
+                        step,
+                        r,
+                        &name,
+                        format!("choice {i} is {}, in float64 {}, and no logits are near", got[i].expert, exact[i].0),
+                    );
                 }
             }
             _ => self.found(step, r, &name, "its operation gives a value of another kind".into()),

@@ -162,7 +162,8 @@ impl Recorder {
             if !plan.kernels[launch.kernel as usize].bufs[i].write {
                 continue;
             }
-            let room = state[if window == 0 { ir::plan::state::FULL_BLOCKS } else { ir::plan::state::RING_BLOCKS } as usize] as usize;
+            let room =
+                state[if window == 0 { ir::plan::state::FULL_BLOCKS } else { ir::plan::state::RING_BLOCKS } as usize] as usize;
             let (block, dim) = (KV_BLOCK as usize, dim as usize);
             let mut floats = vec![];
             let mut of_block = vec![0; 4 * block * dim];

@@ -48,7 +48,11 @@ pub fn run(args: &AuditArgs, p: &mut Printer) -> Result<(), Stop> {
     };
     let level = level.unwrap_or(compiled_for);
     let show = text::Show { verbose: args.verbose, only: args.only.clone() };
-    if args.json { p.data(&audit.json())? } else { p.data(&text::text(&audit, level, &show))? }
+    if args.json {
+        p.data(&audit.json())?
+    } else {
+        p.data(&text::text(&audit, level, &show))?
+    }
     end(level, audit.broken(level).count())
 }
 
@@ -73,8 +77,12 @@ fn artifact(dir: &Path, args: &AuditArgs, p: &mut Printer) -> Result<(Audit, Lev
     let asked = targets(args)?;
     let all = if asked.is_empty() { artifact.targets() } else { asked };
     let programs = all.into_iter().map(|t| artifact.any_program(t)).collect::<Result<Vec<_>>>()?;
-    let pinned: BTreeMap<String, Pinned> =
-        recorded.reductions.iter().filter(|r| matches!(r.pinned_by, Pinned::Model | Pinned::EditedDump)).map(|r| (r.value.clone(), r.pinned_by)).collect();
+    let pinned: BTreeMap<String, Pinned> = recorded
+        .reductions
+        .iter()
+        .filter(|r| matches!(r.pinned_by, Pinned::Model | Pinned::EditedDump))
+        .map(|r| (r.value.clone(), r.pinned_by))
+        .collect();
     let graph = artifact.graph()?;
     let audit = Audit::of(&Subject {
         graph: &graph,
@@ -108,9 +116,7 @@ fn model(source: &Source, args: &AuditArgs, p: &mut Printer) -> Result<(Audit, L
 
 /// A text of code: PTX, with the kernel of its name beside it if there is one, or assembly.
 fn listing(path: &Path, form: &str, level: Level, args: &AuditArgs, p: &mut Printer) -> Result<(), Stop> {
-    let read = |path: &Path| {
-        std::fs::read_to_string(path).map_err(|e| crate::files::failed("cannot be read", path, &e))
-    };
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| crate::files::failed("cannot be read", path, &e));
     let text = read(path)?;
     let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let beside = path.with_extension("kir");

@@ -24,7 +24,9 @@ pub const TOKENS: usize = 4;
 pub fn parse(list: &str) -> Result<Vec<Check>> {
     let one = |name: &str| {
         Check::parse(name).ok_or_else(|| {
-            Diagnostic::new("E0750", format!("there is no check `{name}`")).at("--check").hint("checks are races, init, order, parity, or all")
+            Diagnostic::new("E0750", format!("there is no check `{name}`"))
+                .at("--check")
+                .hint("checks are races, init, order, parity, or all")
         })
     };
     let mut out = if list == "all" { Check::ALL.to_vec() } else { list.split(',').map(one).collect::<Result<Vec<_>>>()? };

@@ -1,8 +1,8 @@
 //! `isobit run`: a prompt, or a conversation line by line. Text streams to standard output, a short report follows on
 //! standard error.
 
-use super::load::{self, Loaded};
 use super::check::{self, Asked};
+use super::load::{self, Loaded};
 use super::{Stop, batch};
 use crate::args::RunArgs;
 use crate::engine::{Engine, EngineOptions, Generation, LogitsSink, Request, Room};
@@ -39,7 +39,9 @@ fn parts(args: &RunArgs) -> Result<(Source, Input, CompileOptions)> {
     if let Some(list) = &args.check {
         check::parse(list)?;
         if !matches!(input, Input::Prompt(_) | Input::Ids(_)) {
-            return Err(Diagnostic::new("E0750", "`--check` is for one prompt").hint("give a prompt or `--ids` on the command line"));
+            return Err(
+                Diagnostic::new("E0750", "`--check` is for one prompt").hint("give a prompt or `--ids` on the command line")
+            );
         }
         // Kernels are interpreted, whatever machine they are for.
         return Ok((source, input, super::resolve(&args.build, vec![])?));

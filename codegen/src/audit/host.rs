@@ -77,13 +77,17 @@ fn of_x86(op: &str, operands: &str) -> Kind {
     let Some(stem) = name.strip_suffix("ps").or(name.strip_suffix("ss")) else {
         // Doubles are moved about, two words at a time, and never computed with.
         let Some(stem) = name.strip_suffix("pd").or(name.strip_suffix("sd")) else { return Kind::Other };
-        let moved = known(X86, stem) && !["cmp", "ucomi", "comi", "max", "min"].contains(&stem) || name.starts_with('p') || stem == "movdd";
+        let moved = known(X86, stem) && !["cmp", "ucomi", "comi", "max", "min"].contains(&stem)
+            || name.starts_with('p')
+            || stem == "movdd";
         return if moved || name == "movsd" { Kind::Other } else { Kind::Refused("arithmetic of other floats than f32") };
     };
     match stem {
         "add" | "sub" | "hadd" | "hsub" | "addsub" => Kind::Add,
         "mul" => Kind::Mul,
-        _ if ["fmadd", "fmsub", "fnmadd", "fnmsub"].iter().any(|f| stem.strip_prefix(f).is_some_and(|r| r.len() == 3)) => Kind::Fma,
+        _ if ["fmadd", "fmsub", "fnmadd", "fnmsub"].iter().any(|f| stem.strip_prefix(f).is_some_and(|r| r.len() == 3)) => {
+            Kind::Fma
+        }
         _ if name.starts_with('p') || known(X86, stem) || stem.starts_with("cmp") => Kind::Other,
         "div" | "sqrt" => Kind::Refused("a division or square root"),
         _ if stem.starts_with("rcp") || stem.starts_with("rsqrt") || stem.starts_with("exp2") => {
@@ -151,7 +155,10 @@ pub fn llvm_results(ir: &str) -> Result<Vec<(String, Counts)>, String> {
             continue;
         }
         let flag = rest.split(' ').next().unwrap_or("");
-        if ["fast", "contract", "reassoc", "nnan", "ninf", "nsz", "arcp", "afn"].contains(&flag) || what == "fdiv" || what == "frem" {
+        if ["fast", "contract", "reassoc", "nnan", "ninf", "nsz", "arcp", "afn"].contains(&flag)
+            || what == "fdiv"
+            || what == "frem"
+        {
             return Err(line.into());
         }
         let lanes = rest.strip_prefix('<').and_then(|r| r.split(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(1);

@@ -61,7 +61,9 @@ fn forbidden(op: &str) -> Option<(&'static str, Breaks)> {
         "add" | "sub" | "mul" | "fma" if has("f32") && parts.last() != Some(&"f32") => "mixed-precision arithmetic",
         "add" | "sub" | "mul" | "fma" if has("sat") => "a saturating float operation",
         "add" | "sub" | "mul" | "fma" if float && !has("f32") && !has("f32x2") => "arithmetic of other floats than f32",
-        "cvt" if float && ["rz", "rm", "rp", "rna", "sat"].iter().any(|m| has(m)) => "a conversion that does not round to nearest",
+        "cvt" if float && ["rz", "rm", "rp", "rna", "sat"].iter().any(|m| has(m)) => {
+            "a conversion that does not round to nearest"
+        }
         _ => return None,
     };
     Some((why, Breaks::Portable))
@@ -70,8 +72,7 @@ fn forbidden(op: &str) -> Option<(&'static str, Breaks)> {
 /// Everything in a PTX text whose result is not fixed by IEEE 754, and calls, functions and local memory.
 pub fn ptx_findings(ptx: &str) -> Vec<Finding> {
     let found = |line, text: &str, (why, breaks)| Finding { line, text: text.into(), why, breaks };
-    let mut out: Vec<Finding> =
-        instructions(ptx).filter_map(|(line, op)| forbidden(op).map(|f| found(line, op, f))).collect();
+    let mut out: Vec<Finding> = instructions(ptx).filter_map(|(line, op)| forbidden(op).map(|f| found(line, op, f))).collect();
     for (n, line) in ptx.lines().enumerate() {
         let line = line.split("//").next().unwrap_or("").trim();
         if line.starts_with(".local") || line.contains("%SPL") {
