@@ -39,6 +39,8 @@ pub enum Command {
     Gap(GapArgs),
     /// Print what the compiler makes of a model
     Dump(DumpArgs),
+    /// Say whether a program can give other bits, and where
+    Audit(AuditArgs),
     /// Print the token ids of a text, or the text of token ids
     Tokenize(TokenizeArgs),
     /// Make a quantized checkpoint (MLX affine) of a Hugging Face one
@@ -131,6 +133,9 @@ pub struct CompileArgs {
     /// Print the module after this pass
     #[arg(long, value_name = "PASS", help_heading = "Looking on")]
     pub print_ir_after: Option<String>,
+    /// Go on from a folder that `--dump-dir` wrote and a person edited: the passes run on from the file that differs
+    #[arg(long, value_name = "DIR", requires = "output", conflicts_with_all = ["dump_dir", "print_ir_after", "stats"])]
+    pub from_ir: Option<PathBuf>,
     /// Print the time of each step to standard error
     #[arg(long, help_heading = "Looking on")]
     pub time_passes: bool,
@@ -167,9 +172,9 @@ pub struct RunArgs {
     /// takes and gives token ids
     #[arg(long, value_name = "FILE")]
     pub batch: Option<OsString>,
-    /// Most tokens to generate for a turn
-    #[arg(short, value_name = "N", default_value_t = 256)]
-    pub n: usize,
+    /// Most tokens to generate for a turn [default: 256; with --check 4]
+    #[arg(short, value_name = "N")]
+    pub n: Option<usize>,
     /// Instructions that come before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
@@ -207,6 +212,10 @@ pub struct RunArgs {
     /// Digests of what each token writes to the caches (written), or also of all that it sees there (full)
     #[arg(long, value_name = "written|full", value_parser = ["written", "full"], requires = "trace", help_heading = "Tracing")]
     pub trace_kv: Option<String>,
+    /// Run in the interpreter of kernels and look for faults: races, init, order, parity, or all. With --target of the kernels of
+    /// that target, which need not be this machine's
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["batch", "logits", "launch", "print_options", "trace", "digest", "repeat"], help_heading = "Execution")]
+    pub check: Option<String>,
     /// Prompts of `--batch` that run together, 1 to 64 [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "batch", help_heading = "Execution")]
     pub slots: Option<u32>,
@@ -252,6 +261,13 @@ pub struct ExecArgs {
     /// What is compiled.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+impl RunArgs {
+    /// Most tokens to generate for a turn.
+    pub fn most(&self) -> usize {
+        self.n.unwrap_or(256)
+    }
 }
 
 /// `isobit bench`
@@ -447,6 +463,35 @@ pub enum Format {
     Dot,
     /// A page
     Html,
+}
+
+/// `isobit audit`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 if the promise holds, 1 if it does not, 2 if something could not be looked at.\n\nExamples:\n  isobit audit demo\n  isobit audit demo.isobit --only 'layers.0.*'\n  isobit audit demo --target sm_121 --json\n  isobit audit kernel.ptx"
+)]
+pub struct AuditArgs {
+    /// Checkpoint folder, artifact or `demo`; or code: a file of PTX (.ptx, its kernel beside it as .kir) or assembly (.s)
+    #[arg(value_name = "MODEL|ARTIFACT|FILE")]
+    pub model: OsString,
+    /// The level whose promise is judged: off, run or portable [default: the one it was compiled for]
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<String>,
+    /// Targets, separated by commas [default: all of an artifact, else host]
+    #[arg(long, value_name = "LIST")]
+    pub target: Option<String>,
+    /// Show every reduction, kernel and writer, and the reasons
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Show those with names like this; `*` is any text
+    #[arg(long, value_name = "GLOB")]
+    pub only: Option<String>,
+    /// Print the audit as JSON: all of it
+    #[arg(long, conflicts_with_all = ["verbose", "only"])]
+    pub json: bool,
+    /// What is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
 }
 
 /// Plans of a program.

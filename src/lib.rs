@@ -8,10 +8,12 @@
 
 pub mod args;
 pub mod artifact;
+pub mod audit;
 pub mod bandwidth;
 pub mod batch;
 pub mod bench;
 pub mod cache;
+pub mod check;
 pub mod cmd;
 pub mod diff;
 pub mod digest;
@@ -19,6 +21,7 @@ pub mod emit;
 pub mod engine;
 pub mod explain;
 pub mod files;
+pub mod from_ir;
 pub mod gap;
 pub mod gpu;
 pub mod inventory;

@@ -1,5 +1,6 @@
 //! The `isobit` program: parses the command line, runs the command, and turns its end into an exit code.
-//! 0: done. 1: it failed, or what was compared differs. 2: the command line is wrong, or a comparison failed. 101: a bug in isobit.
+//! 0: done. 1: it failed, or what was compared differs, or a promise does not hold. 2: the command line is wrong, or a comparison or an
+//! audit failed. 101: a bug in isobit.
 
 use clap::Parser;
 use isobit::args::Cli;

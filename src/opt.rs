@@ -22,17 +22,22 @@ pub enum Input {
 
 /// Reads a text of any form, and verifies it; `file` names it in the places of errors. All errors, in order.
 pub fn read(text: &str, file: &str) -> Result<Input, Vec<Diagnostic>> {
-    let place = |all: Vec<Diagnostic>| all.into_iter().map(|d| placed(d, file)).collect::<Vec<_>>();
+    let place = |all: Vec<Diagnostic>| all.into_iter().map(|d| placed(d, file, text)).collect::<Vec<_>>();
+    let kernels = |kernels: &[Kernel]| {
+        let bad: Vec<Diagnostic> = kernels.iter().filter_map(|k| ir::kernel::verify::verify(k).err()).flatten().collect();
+        if bad.is_empty() { Ok(()) } else { Err(place(bad)) }
+    };
     match first_word(text) {
         "plan" => {
             let plan = ir::plan::text::parse_whole(text).map_err(place)?;
+            kernels(&plan.kernels)?;
             ir::plan::verify::verify(&plan, &[]).map_err(place)?;
             Ok(Input::Plan(plan))
         }
         "kernel" => {
-            let kernels = ir::kernel::text::parse_all(text).map_err(place)?;
-            let bad: Vec<Diagnostic> = kernels.iter().filter_map(|k| ir::kernel::verify::verify(k).err()).flatten().collect();
-            if bad.is_empty() { Ok(Input::Kernels(kernels)) } else { Err(place(bad)) }
+            let all = ir::kernel::text::parse_all(text).map_err(place)?;
+            kernels(&all)?;
+            Ok(Input::Kernels(all))
         }
         _ => {
             let graph = ir::graph::text::parse(text).map_err(place)?;
@@ -48,15 +53,49 @@ fn first_word(text: &str) -> &str {
     line.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or("")
 }
 
-/// `line 4, column 3` becomes `FILE:4:3`, as editors read it; other places get the file in front.
-fn placed(d: Diagnostic, file: &str) -> Diagnostic {
+/// `line 4, column 3` becomes `FILE:4:3`, as editors read it; other places get the file in front, with the line of what they name.
+fn placed(d: Diagnostic, file: &str, text: &str) -> Diagnostic {
     let at = d.place.strip_prefix("line ").and_then(|rest| rest.split_once(", column "));
     let place = match at {
         Some((line, column)) => format!("{file}:{line}:{column}"),
         None if d.place.is_empty() => file.to_string(),
-        None => format!("{file}: {}", d.place),
+        None => match line_of(text, &d.place) {
+            Some(line) => format!("{file}:{line}: {}", d.place),
+            None => format!("{file}: {}", d.place),
+        },
     };
     d.at(place)
+}
+
+/// The line of what a verifier names: a kernel with one of its instructions, a launch, buffer, weight or stage, or a node.
+fn line_of(text: &str, place: &str) -> Option<usize> {
+    let code = |l: &str| l.split("//").next().unwrap_or("").trim().to_string();
+    let lines = || text.lines().enumerate().map(|(i, l)| (i + 1, code(l)));
+    let Some(kernel) = place.strip_prefix("kernel ") else {
+        let node = place.split_once(" \"").filter(|(id, _)| id.starts_with('%'));
+        return match (node, place.split_once(' ')) {
+            (Some((id, _)), _) => lines().find(|(_, l)| l.starts_with(&format!("{id} ="))).map(|l| l.0),
+            (None, Some((what @ ("launch" | "stage" | "buffer" | "weight" | "kernel"), name))) => {
+                let entry = |l: &str| match what {
+                    "launch" | "stage" => l.starts_with(place),
+                    _ => l.split_whitespace().nth(1) == Some("=") && l.contains(name),
+                };
+                lines().find(|(_, l)| entry(l)).map(|l| l.0)
+            }
+            _ => None,
+        };
+    };
+    let (name, inst) = kernel.split_once(": `").map_or((kernel, None), |(n, i)| (n, Some(i.trim_end_matches('`'))));
+    let head = lines().find(|(_, l)| l.starts_with(&format!("kernel {name} ")))?.0;
+    let Some(inst) = inst else { return Some(head) };
+    // The verifier numbers values as printed text does, which an edited one need not; but lines follow each other alike.
+    let own: Vec<(usize, &str)> = text.lines().enumerate().skip(head - 1).map(|(i, l)| (i + 1, l)).collect();
+    let end = own.iter().position(|(_, l)| l.trim_end() == "}")?;
+    let section: String = own[..=end].iter().map(|(_, l)| format!("{l}\n")).collect();
+    let printed = ir::kernel::text::print(&ir::kernel::text::parse(&section).ok()?);
+    let same = |l: &str| code(l).trim_end_matches(" {").trim() == inst.trim_end_matches(" {").trim();
+    let n = printed.lines().position(same)?;
+    own[..=end].iter().filter(|(_, l)| !code(l).is_empty()).nth(n).map(|l| l.0)
 }
 
 /// The passes and options in the head of a reproducer; none if the text is another graph.

@@ -27,6 +27,8 @@ pub struct CompileOptions {
     pub schedules: Vec<Scheduled>,
     /// Options of the passes.
     pub passes: passes::Options,
+    /// Hashes of edited dumps that the program is compiled from, by path.
+    pub edited: BTreeMap<String, String>,
 }
 
 /// A free schedule, and what it is for.
@@ -102,6 +104,7 @@ impl Default for CompileOptions {
             cubins: Cubins::default(),
             schedules: vec![],
             passes: passes::Options::default(),
+            edited: BTreeMap::new(),
         }
     }
 }

@@ -4,7 +4,9 @@
 //! plans of it: one for one token, and one for chunks of many, for which fusion is chosen anew. A [`Watch`] looks on: it
 //! collects dumps and times and is told of progress, and nothing that it does can change the result.
 
+use crate::audit::reductions::{self, Pinned};
 use crate::emit::{self, Code};
+use crate::from_ir::Edits;
 use crate::options::{CompileOptions, PrefillPlan};
 use crate::target::{Class, Target};
 use ir::diag::{Diagnostic, Result};
@@ -17,6 +19,7 @@ use passes::instrument::timing::Timing;
 use passes::instrument::verify::VerifyEach;
 use passes::instrument::{Instrument, text};
 use passes::{Failure, Manager, Module, Options, Pass, Pipeline, Report, Step};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -36,6 +39,8 @@ pub struct Program {
 pub struct Planned {
     /// The graph after all passes, with its fusion decisions.
     pub graph: Graph,
+    /// Values whose order stood before any pass.
+    pub pinned: BTreeMap<String, Pinned>,
     /// What the passes did.
     pub report: Report,
     /// The plans for each class of targets that was asked for.
@@ -73,6 +78,8 @@ pub struct Watch<'a> {
     pub times: Vec<(String, u64)>,
     /// The text that makes a failure happen again (filled by failing passes).
     pub reproducer: Option<String>,
+    /// What a person edited of dumps, to go on from.
+    pub edits: Edits,
     /// Why there is no machine code though there is an assembler (filled).
     pub without_cubins: Vec<Diagnostic>,
     /// Numbered decisions of the passes, with the class of a pass over plans in front (filled).
@@ -153,6 +160,7 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
     let graph = models::gemma4::layers::graph(ck, options.embed)?;
     watch.time("graph", since);
     let named: Vec<String> = computed(&graph).map(String::from).collect();
+    let pinned = reductions::pinned(&graph);
     let mut module = Module::new(graph);
     let report = run(&mut module, &Pipeline::graph(), &options.passes, "", 0, watch)?;
     check_keep(&options.passes, &named, &module.graph)?;
@@ -166,7 +174,7 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
         };
         plans.push((class, Arc::new(Phases::join(decode, prefill))));
     }
-    Ok(Planned { graph: module.graph, report, plans })
+    Ok(Planned { graph: module.graph, pinned, report, plans })
 }
 
 /// Names of the values that a graph computes.
@@ -246,6 +254,8 @@ fn run(
 ) -> Result<Report> {
     let start = Instant::now();
     let clock = || start.elapsed().as_nanos() as u64;
+    let mut pipeline = pipeline.clone();
+    watch.edits.apply(class, module, &mut pipeline).map_err(first)?;
     let mut verify = VerifyEach::with(verify);
     let mut dump = Dump::with(print);
     let prefill = class.ends_with("/prefill");
@@ -261,7 +271,7 @@ fn run(
     looks.push(&mut print_after);
     looks.push(&mut told);
     looks.push(&mut timing);
-    let result = Manager::default().run(module, pipeline, options, &mut looks);
+    let result = Manager::default().run(module, &pipeline, options, &mut looks);
     watch.printed.extend(print_after.printed);
     let at = |name: &str| if class.is_empty() { name.to_string() } else { format!("{class} {name}") };
     watch.times.extend(timing.times.iter().map(|(pass, t)| (at(pass), *t)));

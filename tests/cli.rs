@@ -240,6 +240,16 @@ fn artifacts() {
 }
 
 #[test]
+fn audits() {
+    transcript("audit");
+}
+
+#[test]
+fn checks_and_edited_dumps() {
+    transcript("check");
+}
+
+#[test]
 fn runs() {
     transcript("run");
 }

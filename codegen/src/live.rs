@@ -3,27 +3,41 @@
 
 use ir::kernel::*;
 
+/// What has an effect: stays even if no value of it is used.
+pub(crate) type Roots<'a> = &'a dyn Fn(&Op) -> bool;
+
 /// The kernel without dead operations.
+#[cfg(feature = "llvm")]
 pub(crate) fn prune(k: &Kernel) -> Kernel {
+    prune_to(k, &effect)
+}
+
+/// Stores, copies and barriers.
+pub(crate) fn effect(op: &Op) -> bool {
+    matches!(op, Op::Store { .. } | Op::AtomicAdd { .. } | Op::Copy { .. } | Op::Barrier | Op::Pipeline { .. })
+}
+
+/// The kernel with these operations and what they need alone.
+pub(crate) fn prune_to(k: &Kernel, roots: Roots) -> Kernel {
     let mut live = vec![false; k.types.len()];
     loop {
         let before = live.iter().filter(|l| **l).count();
-        mark(&k.body, &mut live);
+        mark(&k.body, &mut live, roots);
         if live.iter().filter(|l| **l).count() == before {
             break;
         }
     }
     let mut out = k.clone();
-    sweep(&mut out.body, &live);
+    sweep(&mut out.body, &live, roots);
     out
 }
 
 /// Must the instruction stay?
-fn needed(i: &Inst, live: &[bool]) -> bool {
-    let inside = |b: &Block| b.insts.iter().any(|i| needed(i, live));
+fn needed(i: &Inst, live: &[bool], roots: Roots) -> bool {
+    let inside = |b: &Block| b.insts.iter().any(|i| needed(i, live, roots));
     i.results.iter().any(|r| live[r.idx()])
         || match &i.op {
-            Op::Store { .. } | Op::AtomicAdd { .. } | Op::Copy { .. } | Op::Barrier | Op::Pipeline { .. } => true,
+            op if roots(op) => true,
             Op::For { body, .. } => inside(body),
             Op::If { then, els, .. } => inside(then) || inside(els),
             _ => false,
@@ -31,23 +45,23 @@ fn needed(i: &Inst, live: &[bool]) -> bool {
 }
 
 /// One round: marks what live instructions read, from the last to the first.
-fn mark(b: &Block, live: &mut [bool]) {
+fn mark(b: &Block, live: &mut [bool], roots: Roots) {
     for i in b.insts.iter().rev() {
-        if !needed(i, live) {
+        if !needed(i, live, roots) {
             continue;
         }
         match &i.op {
             Op::For { trip, carried, body, yields, .. } => {
                 live[trip.idx()] = true;
                 carry(i, carried, yields, live);
-                mark(body, live);
+                mark(body, live, roots);
                 carry(i, carried, yields, live);
             }
             Op::Pipeline { trip, copy, carried, body, yields, .. } => {
                 live[trip.idx()] = true;
                 carry(i, carried, yields, live);
-                mark(body, live);
-                mark(copy, live);
+                mark(body, live, roots);
+                mark(copy, live, roots);
                 carry(i, carried, yields, live);
             }
             Op::If { cond, then, els, then_yields, els_yields } => {
@@ -58,8 +72,8 @@ fn mark(b: &Block, live: &mut [bool]) {
                         live[b.idx()] = true;
                     }
                 }
-                mark(then, live);
-                mark(els, live);
+                mark(then, live, roots);
+                mark(els, live, roots);
             }
             op => op.operands().iter().for_each(|v| live[v.idx()] = true),
         }
@@ -77,8 +91,8 @@ fn carry(i: &Inst, carried: &[(V, V)], yields: &[V], live: &mut [bool]) {
     }
 }
 
-fn sweep(b: &mut Block, live: &[bool]) {
-    b.insts.retain(|i| needed(i, live));
+fn sweep(b: &mut Block, live: &[bool], roots: Roots) {
+    b.insts.retain(|i| needed(i, live, roots));
     for i in &mut b.insts {
         let keep: Vec<bool> = i.results.iter().map(|r| live[r.idx()]).collect();
         fn only<T>(v: &mut Vec<T>, keep: &[bool]) {
@@ -90,21 +104,21 @@ fn sweep(b: &mut Block, live: &[bool]) {
                 only(carried, &keep);
                 only(yields, &keep);
                 only(&mut i.results, &keep);
-                sweep(body, live);
+                sweep(body, live, roots);
             }
             Op::Pipeline { copy, carried, body, yields, .. } => {
                 only(carried, &keep);
                 only(yields, &keep);
                 only(&mut i.results, &keep);
-                sweep(copy, live);
-                sweep(body, live);
+                sweep(copy, live, roots);
+                sweep(body, live, roots);
             }
             Op::If { then, els, then_yields, els_yields, .. } => {
                 only(then_yields, &keep);
                 only(els_yields, &keep);
                 only(&mut i.results, &keep);
-                sweep(then, live);
-                sweep(els, live);
+                sweep(then, live, roots);
+                sweep(els, live, roots);
             }
             _ => {}
         }

@@ -1,5 +1,8 @@
 //! LLVM modules from kernels to text and objects.
 
+use crate::audit::Counts;
+use crate::audit::host::llvm_results;
+use crate::disassemble::host_scan;
 use crate::emit::{self, Res};
 use crate::target::{HostIsa, Target};
 use crate::{audit, check, live};
@@ -109,8 +112,33 @@ pub fn ptx_for(ptx: &str, made_for: Target, target: Target) -> Result<String> {
 pub fn host_object(kernels: &[&Kernel], isa: HostIsa) -> Result<Vec<u8>> {
     let (tm, cx) = (machine(Target::Host(isa.resolve()?))?, Context::create());
     let m = host_module(&cx, kernels, isa, &tm)?;
+    // Codegen rewrites the module, so its operations are counted before.
+    let want = llvm_results(&m.print_to_string().to_string_lossy())
+        .map_err(|l| Diagnostic::new("E0531", format!("LLVM may round as it likes in `{l}`")))?;
     let buf = tm.write_to_memory_buffer(&m, FileType::Object).map_err(|e| internal(e.to_string_lossy()))?;
-    Ok(buf.as_slice()[..buf.get_size()].to_vec())
+    let object = buf.as_slice()[..buf.get_size()].to_vec();
+    check_host(&object, isa, &want)?;
+    Ok(object)
+}
+
+/// Reads an object back, and refuses it if it holds an instruction that kernels are not made of, or rounds more results of a
+/// kind than the LLVM IR that it was made of: then operations were contracted or split.
+fn check_host(object: &[u8], isa: HostIsa, want: &[(String, Counts)]) -> Result<()> {
+    for (name, scan) in host_scan(object, isa)? {
+        if let Some(f) = scan.findings.first() {
+            let m = format!("instruction {} of its machine code: {}: {}", f.line, f.why, f.text);
+            return Err(Diagnostic::new("E0532", m).at(&name));
+        }
+        let want = want.iter().find(|(n, _)| *n == name).map(|w| w.1).unwrap_or_default();
+        let got = scan.results;
+        // `x * 2` may become `x + x`.
+        if got.fma > want.fma || got.mul > want.mul || got.mul + got.add > want.mul + want.add {
+            return Err(Diagnostic::new("E0533", format!("the LLVM IR rounds {want} results, its machine code {got}"))
+                .at(&name)
+                .hint("a float operation was merged or split on the way; this is a bug in isobit"));
+        }
+    }
+    Ok(())
 }
 
 /// The same as assembly, to look at.

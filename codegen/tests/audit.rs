@@ -25,6 +25,10 @@ fn planted_faults_are_caught() {
         "mul.rn.sat.f32 %f1, %f2, %f3;",
         "div.approx.f32 %f1, %f2, %f3;",
         "div.full.f32 %f1, %f2, %f3;",
+        "div.rn.f32 %f1, %f2, %f3;",
+        "sqrt.rn.f32 %f1, %f2;",
+        "add.rn.f64 %fd1, %fd2, %fd3;",
+        "cvt.rz.bf16.f32 %h1, %f2;",
         "sqrt.approx.f32 %f1, %f2;",
         "rcp.approx.ftz.f32 %f1, %f2;",
         "rsqrt.approx.f32 %f1, %f2;",
@@ -48,8 +52,6 @@ fn planted_faults_are_caught() {
         assert_eq!(e.code, "E0506", "{fault}: {e}");
     }
     for fine in [
-        "div.rn.f32 %f1, %f2, %f3;",
-        "sqrt.rn.f32 %f1, %f2;",
         "min.s32 %r1, %r2, %r3;",
         "atom.global.add.u64 %rd1, [%rd2], %rd3;",
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r1}, {%r2}, {%r3}, {%r4};",
@@ -66,6 +68,64 @@ fn planted_faults_are_caught() {
     // An fma that went missing shows in the counts.
     let missing = good.replacen("fma.rn.f32", "mov.b32", 1);
     assert_ne!(audit::ptx_counts(&missing), audit::float_counts(&k));
+}
+
+/// Machine code of processors: what is counted, and what is refused.
+#[test]
+fn machine_code_is_read() {
+    use audit::host::{llvm_results, scan};
+    let good = "vfmadd231ps %zmm1, %zmm2, %zmm3 {%k1}\nvmulps (%rax), %ymm1, %ymm2\nvaddss %xmm1, %xmm2, %xmm3\nvhaddps %xmm1, %xmm2, %xmm3\n\
+         vrndscaleps $8, %zmm1, %zmm2\nvroundps $8, %ymm1, %ymm2\nvcmpltps %ymm1, %ymm2, %ymm3\nvcvttps2dq %ymm1, %ymm2\nvmovsd %xmm1, (%rax)\n\
+         vpmulld %zmm1, %zmm2, %zmm3\nvpshufb %ymm1, %ymm2, %ymm3\nvmaxps %ymm1, %ymm2, %ymm3\nretq";
+    let s = scan(good.lines(), false);
+    assert!(s.findings.is_empty(), "{:?}", s.findings);
+    assert_eq!((s.instructions, s.results), (13, audit::Counts { fma: 16, mul: 8, add: 5 }));
+    for bad in [
+        "vdivps %ymm1, %ymm2, %ymm3",
+        "sqrtss %xmm1, %xmm2",
+        "vrcpps %ymm1, %ymm2",
+        "vrsqrt14ps %zmm1, %zmm2",
+        "vaddps {rz-sae}, %zmm1, %zmm2, %zmm3",
+        "vroundps $9, %ymm1, %ymm2",
+        "vcvtps2dq %ymm1, %ymm2",
+        "vaddpd %ymm1, %ymm2, %ymm3",
+        "vaddph %zmm1, %zmm2, %zmm3",
+        "vcvtneps2bf16 %zmm1, %ymm2",
+        "vdpbf16ps %zmm1, %zmm2, %zmm3",
+        "vreduceps $8, %zmm1, %zmm2",
+        "callq fmaf",
+        "ldmxcsr (%rax)",
+        "fadd %st(1), %st",
+    ] {
+        assert_eq!(scan([bad], false).findings.len(), 1, "{bad}");
+    }
+    let s = scan("fmla v0.4s, v1.4s, v2.s[1]\nfmadd s0, s1, s2, s3\nfmul v0.2s, v1.2s, v2.2s\nfadd s0, s1, s2\nfcmgt v0.4s, v1.4s, v2.4s\nbfi w0, w1, #1, #2\nret".lines(), true);
+    assert!(s.findings.is_empty(), "{:?}", s.findings);
+    assert_eq!(s.results, audit::Counts { fma: 5, mul: 2, add: 1 });
+    for bad in [
+        "fdiv s0, s1, s2",
+        "frecpe v0.4s, v1.4s",
+        "fmax s0, s1, s2",
+        "fsqrt s0, s1",
+        "frintx s0, s1",
+        "bl fmaf",
+        "msr FPCR, x0",
+        "bfdot v0.4s, v1.8h, v2.8h",
+    ] {
+        assert_eq!(scan([bad], true).findings.len(), 1, "{bad}");
+    }
+    let ir = "define void @k(ptr %0) {\n  %1 = fadd <32 x float> %a, %b\n  %2 = fmul float %c, %d\n  %3 = call <32 x float> @llvm.fma.v32f32(<32 x float> %1)\n}";
+    assert_eq!(llvm_results(ir).unwrap(), [("k".to_string(), audit::Counts { fma: 32, mul: 1, add: 32 })]);
+    for flag in ["contract ", "fast ", "reassoc nsz "] {
+        assert!(llvm_results(&ir.replacen("fadd ", &format!("fadd {flag}"), 1)).is_err(), "{flag}");
+    }
+    assert!(llvm_results(&ir.replace("fmul", "fdiv")).is_err());
+    // Every object is read back; its results are those of the IR at most, and it has some.
+    let k = gemv::gemv(4, 1);
+    let object = host_object(&[&k], HostIsa::X86_64V3).unwrap();
+    let read = codegen::host_scan(&object, HostIsa::X86_64V3).unwrap();
+    assert!(read.len() == 1 && read[0].0 == k.name && read[0].1.results.fma > 0 && read[0].1.findings.is_empty(), "{read:?}");
+    assert_eq!(codegen::host_scan(b"no object", HostIsa::X86_64V3).unwrap_err().code, "E0530");
 }
 
 /// Operations with constants for which LLVM has shorter forms.

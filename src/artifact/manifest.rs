@@ -75,6 +75,9 @@ pub struct OptionsEntry {
     pub prefill_plan: String,
     /// Was machine code for GPUs asked for: `on`, `off`, or `auto`, if there is an assembler? Programs say whether they have it.
     pub cubin: String,
+    /// Dumps that a person edited and the program was compiled from, with their hashes; absent if there were none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub edited: BTreeMap<String, String>,
 }
 
 impl OptionsEntry {
@@ -89,6 +92,7 @@ impl OptionsEntry {
             launch_cost: o.passes.launch_cost,
             prefill_plan: o.prefill.name().into(),
             cubin: o.cubins.name().into(),
+            edited: o.edited.clone(),
         }
     }
 }

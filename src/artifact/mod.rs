@@ -4,6 +4,7 @@
 //! NAME.isobit/
 //!   manifest.json                  versions, options, targets, numerics, a hash of every other file
 //!   model.graph                    the graph after all passes
+//!   audit.json                     what `isobit audit` finds; absent in cache entries
 //!   host/ISA/model.plan            launches, buffers, packed weights: for one token
 //!   host/ISA/prefill.plan          the same for chunks of many tokens
 //!   host/ISA/kernels/NAME.kir      each kernel as text

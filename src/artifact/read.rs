@@ -140,7 +140,7 @@ impl Artifact {
         };
         match (found, target) {
             (Some(t), _) if t.class() == Class::Host && !t.runs_here() => Err(t.refused_here().hint(hint)),
-            (Some(t), _) => self.load(t),
+            (Some(t), _) => self.load(t, Bodies::Left),
             (None, Some(t)) => Err(Diagnostic::new("E0754", format!("there is no program for `{}` in this artifact", t.name()))
                 .at(self.dir.display())
                 .hint(hint)),
@@ -159,8 +159,13 @@ impl Artifact {
         Ok(Program { target, plans: Arc::new(self.plans(target, Bodies::Read)?), code: Code::Kernels })
     }
 
-    fn load(&self, target: Target) -> Result<Program> {
-        let plans = Arc::new(self.plans(target, Bodies::Left)?);
+    /// The program for a target, be it for this machine or not: to be looked at.
+    pub fn any_program(&self, target: Target) -> Result<Program> {
+        if self.targets().contains(&target) { self.load(target, Bodies::Read) } else { self.program(Some(target)) }
+    }
+
+    fn load(&self, target: Target, bodies: Bodies) -> Result<Program> {
+        let plans = Arc::new(self.plans(target, bodies)?);
         let folder = target.folder();
         let code = match target.class() {
             Class::Host => Code::Host(self.read(&format!("{folder}/kernels.o"))?),
@@ -247,7 +252,8 @@ impl Artifact {
         Ok(bytes)
     }
 
-    fn text(&self, path: &str) -> Result<String> {
+    /// The same, as text.
+    pub fn text(&self, path: &str) -> Result<String> {
         String::from_utf8(self.read(path)?)
             .map_err(|_| Diagnostic::new("E0766", "this file is not text").at(self.dir.join(path).display()))
     }

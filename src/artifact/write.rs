@@ -3,6 +3,7 @@
 use super::manifest::{FileEntry, Manifest, ModelEntry, NumericsEntry, OptionsEntry, PlanEntry, TargetEntry};
 use super::{FORMAT, GRAPH, MANIFEST, MODEL, plan_file, read};
 use crate::VERSION;
+use crate::audit::{self, Audit, Subject};
 use crate::emit::Code;
 use crate::files::{self, Kind, Pending};
 use crate::pipeline::{Compiled, Program, Progress};
@@ -18,12 +19,16 @@ use std::path::Path;
 /// Meaning of the operations of a graph; another number, other bits.
 const NUMERICS: u32 = 1;
 
-/// Hash of what decides bits: the graph with its orders, without its stages and launches.
-pub fn numerics_hash(graph: &Graph) -> String {
+/// Hash of what decides bits: the graph with its orders, without its stages and launches. Kernels that a person edited may compute
+/// anything, so they count too.
+pub fn numerics_hash(graph: &Graph, edited: &BTreeMap<String, String>) -> String {
     let mut g = graph.clone();
     g.stages.clear();
     g.launches.clear();
-    let text = format!("isobit numerics {NUMERICS}\n{}", ir::graph::text::print(&g));
+    let mut text = format!("isobit numerics {NUMERICS}\n{}", ir::graph::text::print(&g));
+    for (path, hash) in edited.iter().filter(|(path, _)| path.ends_with(".plan")) {
+        text += &format!("{path} {hash}\n");
+    }
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
@@ -55,7 +60,12 @@ fn fill(
     progress: Progress,
 ) -> Result<Manifest> {
     let mut entries = BTreeMap::new();
-    for (path, bytes) in parts(compiled) {
+    let mut parts = parts(compiled);
+    if with_model {
+        // Entries of the cache are looked at by nobody.
+        parts.insert(audit::FILE.to_string(), Audit::of(&Subject::of(compiled))?.json().into_bytes());
+    }
+    for (path, bytes) in parts {
         files::write(&folder.join(&path), &bytes)?;
         entries.insert(path, FileEntry::of(&bytes));
     }
@@ -106,7 +116,7 @@ fn fill(
         model,
         options: OptionsEntry::of(&compiled.options),
         pipeline: Pipeline::full().to_string(),
-        numerics: NumericsEntry::of(&compiled.options, numerics_hash(&compiled.planned.graph)),
+        numerics: NumericsEntry::of(&compiled.options, numerics_hash(&compiled.planned.graph, &compiled.options.edited)),
         targets: compiled.programs.iter().map(stats).collect(),
         files: entries,
         checksum: String::new(),

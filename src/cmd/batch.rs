@@ -74,7 +74,7 @@ impl Prompts {
         }
         let most = ck.config().max_position_embeddings.max(1);
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
-        let context = args.exec.context.unwrap_or_else(|| longest.saturating_add(args.n).clamp(1, most));
+        let context = args.exec.context.unwrap_or_else(|| longest.saturating_add(args.most()).clamp(1, most));
         let room = Room::new(ck, Some(context))?;
         for (i, ids) in all.iter().enumerate() {
             room.check(ids).map_err(|d| d.at(self.place(i)))?;
@@ -131,7 +131,8 @@ pub(super) fn run(args: &RunArgs, file: &OsStr, source: &Source, o: CompileOptio
             }
         }
     };
-    let report = batch::run(&mut engine, &Batch { prompts: &ids, max: args.n, stop: &stop, digest: args.digest }, &mut on_end)?;
+    let report =
+        batch::run(&mut engine, &Batch { prompts: &ids, max: args.most(), stop: &stop, digest: args.digest }, &mut on_end)?;
     if let Some(stop) = failed {
         return Err(stop);
     }

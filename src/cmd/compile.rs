@@ -4,6 +4,7 @@ use super::{Stop, resolve};
 use crate::args::CompileArgs;
 use crate::artifact;
 use crate::files::{self, Kind, Pending};
+use crate::from_ir::{self, Folder};
 use crate::options::CompileOptions;
 use crate::pipeline::{self, Compiled, Watch};
 use crate::printer::Printer;
@@ -53,8 +54,25 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
     let ck = super::checkpoint(&source, args.build.weights, p)?;
     let classes: Vec<Class> = Class::ALL.into_iter().filter(|c| o.targets.iter().any(|t| t.class() == *c)).collect();
 
+    let mut o = o;
+    let edited = match &args.from_ir {
+        None => None,
+        Some(dir) => {
+            let folder = Folder::read(dir)?;
+            let mut watch = Watch { dump: true, ..Watch::default() };
+            let planned = pipeline::plan(&ck, &o, &classes, &mut watch)?;
+            let edits = folder.edits(&watch.dumps)?;
+            if edits.is_empty() {
+                let same = Diagnostic::new("E0829", "nothing in this folder differs from what the passes make").at(dir.display());
+                p.warning(&same.hint("edit a file of it, to see what comes of that"));
+            }
+            o.edited = edits.hashes();
+            Some((edits, planned.graph))
+        }
+    };
     let mut progress = |what: &str, done, of| p.progress(what, done, of);
     let mut watch = Watch {
+        edits: edited.as_ref().map(|e| e.0.clone()).unwrap_or_default(),
         dump: args.dump_dir.is_some(),
         print_after: args.print_ir_after.iter().cloned().collect(),
         progress: Some(&mut progress),
@@ -77,7 +95,12 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
         p.message(&format!("wrote {} dumps to {}", dumps.len(), dir.display()));
     }
     let compiled = match result {
-        Ok(c) => c,
+        Ok(mut c) => {
+            if let Some((_, was)) = &edited {
+                c.planned.pinned.extend(from_ir::pinned_by_edit(&c.planned.graph, was));
+            }
+            c
+        }
         Err(d) => {
             if let (Some(file), Some(pending), Some(text)) = (&args.reproducer, reproducer_file, reproducer) {
                 files::write(pending.path(), text.as_bytes())?;
@@ -117,6 +140,10 @@ pub fn run(args: &CompileArgs, p: &mut Printer) -> Result<(), Stop> {
             p.message(&format!("{:<16} {} kernels per token, {} distinct{assembled}", t.name, s.launches, s.kernels));
         }
         let hash = &manifest.numerics.hash[..16];
+        if !o.edited.is_empty() {
+            let files: Vec<&str> = o.edited.keys().map(String::as_str).collect();
+            p.message(&format!("went on from the edited {}; `isobit audit` judges what came of it", files.join(", ")));
+        }
         p.message(&format!("wrote {} in {seconds:.2} s, numerics {hash}", output.display()));
     }
     Ok(())

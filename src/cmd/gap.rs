@@ -39,8 +39,11 @@ fn parts(args: &GapArgs) -> Result<(Source, Input, CompileOptions)> {
     if run.logits.is_some() {
         return misfit("`isobit gap` keeps no logits: `isobit run --logits` does", "--logits");
     }
-    if run.trace.is_some() || run.digest || run.repeat.is_some() {
-        return misfit("`isobit gap` makes no traces and digests: `isobit run` does", "--trace, --digest, --repeat");
+    if run.trace.is_some() || run.digest || run.repeat.is_some() || run.check.is_some() {
+        return misfit(
+            "`isobit gap` makes no traces, digests and checks: `isobit run` does",
+            "--trace, --digest, --repeat, --check",
+        );
     }
     if args.from.is_some() && args.overrides.is_empty() {
         return misfit("`--from` says where `--override` takes weights from, and there is none", "--from");
@@ -184,7 +187,7 @@ impl Work<'_> {
             }
         };
         let mut done = 0;
-        let max = self.args.run.n;
+        let max = self.args.run.most();
         let mut heard = |_: u32| {
             done += 1;
             p.progress("generating", done, max);

@@ -156,6 +156,8 @@ pub fn load(
             Runner::Interpreter => artifact.interpreted()?,
             _ => artifact.program(place.target)?,
         };
+        // A trace names the program by all of it.
+        let program = if traced { artifact.any_program(program.target)? } else { program };
         let ck = artifact.checkpoint(&mut |what, done, of| p.progress(what, done, of))?;
         let text = tokenizer(&ck, ids)?;
         look(&ck, text.as_ref())?;
@@ -187,10 +189,8 @@ pub fn load(
     let mut damaged = None;
     if let (Some(cache), Some(key)) = (&cache, &key) {
         let found = match cache.get(key) {
-            Lookup::Hit(artifact) => artifact.program(Some(target)).and_then(|p| {
-                let graph = traced.then(|| artifact.graph()).transpose()?;
-                Ok(Some((p, graph)))
-            }),
+            Lookup::Hit(artifact) if traced => artifact.any_program(target).and_then(|p| Ok(Some((p, Some(artifact.graph()?))))),
+            Lookup::Hit(artifact) => artifact.program(Some(target)).map(|p| Some((p, None))),
             Lookup::Miss => Ok(None),
             Lookup::Damaged(d) => Err(d),
         };

@@ -1,7 +1,9 @@
 //! Subcommands, one file each, and what they share.
 
+pub mod audit;
 mod batch;
 pub mod bench;
+mod check;
 pub mod compile;
 pub mod diff;
 pub mod doctor;
@@ -58,6 +60,7 @@ impl Stop {
 pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), Stop> {
     match command {
         crate::args::Command::Compile(a) => compile::run(a, p),
+        crate::args::Command::Audit(a) => audit::run(a, p),
         crate::args::Command::Run(a) => run::run(a, p),
         crate::args::Command::Bench(a) => bench::run(a, p),
         crate::args::Command::Diff(a) => diff::run(a, p),
@@ -76,8 +79,14 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
 
 /// The exit code of a command that failed: 2 if the command line is wrong, or where 1 says that something differs.
 pub fn exit_code(command: &crate::args::Command, d: &Diagnostic) -> u8 {
-    let compares = matches!(command, crate::args::Command::Diff(_) | crate::args::Command::Verify(_));
-    if compares || crate::explain::is_usage(d) { 2 } else { 1 }
+    use crate::args::Command;
+    // A comparison or an audit that says no is not one that failed.
+    let failed = match command {
+        Command::Diff(_) | Command::Verify(_) => true,
+        Command::Audit(_) => d.code != audit::BROKEN,
+        _ => false,
+    };
+    if failed || crate::explain::is_usage(d) { 2 } else { 1 }
 }
 
 /// The checkpoint that a command reads, with a seed with weights made from that; what its user should know of it is told.
@@ -91,6 +100,7 @@ fn checkpoint(source: &Source, weights: Option<u64>, p: &mut Printer) -> Result<
 pub fn check(command: &crate::args::Command) -> Result<()> {
     match command {
         crate::args::Command::Compile(a) => compile::check(a).map(|_| ()),
+        crate::args::Command::Audit(a) => audit::check(a).map(|_| ()),
         crate::args::Command::Run(a) => run::check(a),
         crate::args::Command::Bench(a) => bench::check(a),
         crate::args::Command::Dump(a) => dump::check(a).map(|_| ()),

@@ -1,6 +1,7 @@
 //! `isobit run`: a prompt, or a conversation line by line. Text streams to standard output, a short report follows on
 //! standard error.
 
+use super::check::{self, Asked};
 use super::load::{self, Loaded};
 use super::{Stop, batch};
 use crate::args::{ExecArgs, RunArgs};
@@ -39,8 +40,18 @@ enum Input {
 /// What to run and how, if nothing on the command line contradicts itself.
 fn parts(args: &RunArgs) -> Result<(Source, Input, CompileOptions)> {
     let (source, prompt) = model_and_prompt("run", args.model.as_deref(), args.prompt.as_deref())?;
-    let mut options = load::check(&args.exec)?;
     let input = input(args, prompt)?;
+    if let Some(list) = &args.check {
+        check::parse(list)?;
+        if !matches!(input, Input::Prompt(_) | Input::Ids(_)) {
+            return Err(
+                Diagnostic::new("E0750", "`--check` is for one prompt").hint("give a prompt or `--ids` on the command line")
+            );
+        }
+        // Kernels are interpreted, whatever machine they are for.
+        return Ok((source, input, super::resolve(&args.exec.build, vec![])?));
+    }
+    let mut options = load::check(&args.exec)?;
     if let Some(wish) = wish(args, &input)?
         && wish.mode != Some(Mode::Separate)
     {
@@ -74,6 +85,14 @@ pub(super) fn check(args: &RunArgs) -> Result<()> {
 /// Runs it.
 pub fn run(args: &RunArgs, p: &mut Printer) -> Result<(), Stop> {
     let (source, input, options) = parts(args)?;
+    if let Some(list) = &args.check {
+        let asked = match &input {
+            Input::Prompt(text) => Asked::Text(text),
+            Input::Ids(ids) => Asked::Ids(ids.clone()),
+            _ => return Err(Diagnostic::new("E0750", "`--check` is for one prompt").into()),
+        };
+        return check::run(args, list, &source, &asked, p);
+    }
     if let Input::Batch(file) = input {
         return batch::run(args, &file, &source, options, p);
     }
@@ -408,7 +427,7 @@ impl Turns<'_> {
                 }
             }
         };
-        let g = self.engine.generate(&Request { prompt, max: args.n, stop: &self.stop }, logits, &mut on_token)?;
+        let g = self.engine.generate(&Request { prompt, max: args.most(), stop: &self.stop }, logits, &mut on_token)?;
         if let Some(r) = &self.recorder {
             r.next_turn();
         }

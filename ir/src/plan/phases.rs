@@ -33,12 +33,16 @@ impl Phases {
     /// Joins plans: a kernel of `prefill` that equals one of `decode` gets its name, any other a name of its own.
     pub fn join(decode: Plan, prefill: Option<Plan>) -> Phases {
         let text = |k: &Kernel| crate::kernel::text::print(&Kernel { name: "k".into(), ..k.clone() });
-        let known: BTreeMap<String, &str> = decode.kernels.iter().map(|k| (text(k), k.name.as_str())).collect();
+        let known: BTreeMap<String, &Kernel> = decode.kernels.iter().map(|k| (text(k), k)).collect();
         let taken = |name: &str| decode.kernels.iter().any(|k| k.name == name);
         let prefill = prefill.map(|mut p| {
             for k in &mut p.kernels {
-                let own = (0..).map(|i| format!("{}{}", "p_".repeat(i + 1), k.name)).find(|n| !taken(n));
-                k.name = known.get(&text(k)).map(|n| n.to_string()).or(own).unwrap_or_default();
+                // Equal text is an equal kernel, though values of one that was read from text have other numbers.
+                if let Some(same) = known.get(&text(k)) {
+                    *k = (*same).clone();
+                } else if let Some(own) = (0..).map(|i| format!("{}{}", "p_".repeat(i + 1), k.name)).find(|n| !taken(n)) {
+                    k.name = own;
+                }
             }
             p
         });

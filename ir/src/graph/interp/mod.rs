@@ -11,6 +11,7 @@ mod attention;
 mod matmul;
 pub mod pieces;
 mod rowwise;
+mod sites;
 mod weights;
 
 pub use matmul::Fixed;
@@ -23,7 +24,7 @@ use super::{Graph, NodeId, Rows, Type};
 use crate::diag::{Diagnostic, Result};
 use crate::order::{AttentionOrder, ReductionOrder};
 use attention::Cache;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weights::Tensor;
 
 /// Positions end here: up to it every position is a float.
@@ -69,6 +70,8 @@ pub struct Session<'a> {
     position: usize,
     /// Tokens of the step under way, and the first whose logits are asked for.
     step: (usize, usize),
+    /// Layers whose caches have this step's tokens, where a step goes node by node.
+    written: BTreeSet<u32>,
 }
 
 impl<'a> Session<'a> {
@@ -93,6 +96,7 @@ impl<'a> Session<'a> {
             values: vec![None; graph.id_count()],
             position: 0,
             step: (0, 0),
+            written: BTreeSet::new(),
         };
         s.reset();
         Ok(s)
@@ -128,6 +132,27 @@ impl<'a> Session<'a> {
     /// Takes a chunk of tokens; the logits of those from index `output_from` on are asked for (it may be `tokens.len()`).
     /// Nothing has changed after an error.
     pub fn step(&mut self, tokens: &[u32], output_from: usize) -> Result<()> {
+        self.check_step(tokens, output_from)?;
+        self.step = (tokens.len(), output_from);
+        for i in 0..self.topo.len() {
+            let id = self.topo[i];
+            let value = match self.graph.node(id).op {
+                Op::Weight | Op::Kv { .. } => None,
+                Op::Tokens => Some(Value::I32(tokens.iter().map(|&t| t as i32).collect())),
+                Op::KvWrite => {
+                    self.kv_write(id);
+                    None
+                }
+                _ => Some(self.eval(id)),
+            };
+            self.values[id.idx()] = value;
+        }
+        self.position += tokens.len();
+        Ok(())
+    }
+
+    /// Refuses tokens that no step can have.
+    fn check_step(&self, tokens: &[u32], output_from: usize) -> Result<()> {
         if tokens.is_empty() || output_from > tokens.len() {
             let m = format!("a step of {} tokens, logits from number {output_from} on", tokens.len());
             return Err(Diagnostic::new("E0343", m));
@@ -145,21 +170,6 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        self.step = (tokens.len(), output_from);
-        for i in 0..self.topo.len() {
-            let id = self.topo[i];
-            let value = match self.graph.node(id).op {
-                Op::Weight | Op::Kv { .. } => None,
-                Op::Tokens => Some(Value::I32(tokens.iter().map(|&t| t as i32).collect())),
-                Op::KvWrite => {
-                    self.kv_write(id);
-                    None
-                }
-                _ => Some(self.eval(id)),
-            };
-            self.values[id.idx()] = value;
-        }
-        self.position += tokens.len();
         Ok(())
     }
 

@@ -32,6 +32,30 @@ pub const CODES: &[(&str, &str)] = &[
     ("E0162", "the kernel ran longer than the step limit"),
 ];
 
+/// What a fault of shadow memory is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Two warps, and no barrier between.
+    Race,
+    /// A read of what nobody wrote.
+    Unwritten,
+    /// A touch of what a copy is still writing.
+    InFlight,
+    /// Two blocks or lanes that write one location.
+    Writers,
+}
+
+/// What the code of such a fault says; none for codes of other faults.
+pub fn trouble(code: &str) -> Option<Trouble> {
+    Some(match code {
+        "E0156" => Trouble::Race,
+        "E0157" => Trouble::Unwritten,
+        "E0158" => Trouble::InFlight,
+        "E0159" | "E0160" => Trouble::Writers,
+        _ => return None,
+    })
+}
+
 /// An order in which things run that should not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
