@@ -98,6 +98,8 @@ pub struct Kx<'a> {
     pub rows_differ: bool,
     /// What the regions that are open have stored and not yet added to digests.
     mixed: Vec<Mixed>,
+    /// The first of them that belongs to the innermost region.
+    region: usize,
 }
 
 /// Bytes of one element run of a quantized row: three planes, then scales, sums and corrections per group.
@@ -166,6 +168,7 @@ impl<'a> Kx<'a> {
             traced: false,
             rows_differ: false,
             mixed: vec![],
+            region: 0,
         };
         if tile > 1 {
             let count = kx.state(if kx.outputs { state::OUTPUTS } else { state::TOKENS });
@@ -346,6 +349,10 @@ impl<'a> Kx<'a> {
             return;
         }
         let row = if of.0 == Written::Value { self.row_of(of.1) } else { self.tok };
+        // Lanes at different rows add one by one: nothing is gained by waiting, and registers are lost.
+        if self.rows_differ && self.mixed[self.region..].iter().any(|m| m.row != row) {
+            self.settle();
+        }
         let bits = match elem {
             Elem::F32 => self.b.bits(v),
             Elem::I32 => v,
@@ -365,14 +372,14 @@ impl<'a> Kx<'a> {
         self.mixed.push(Mixed { of, row, words });
     }
 
-    /// Adds to the digests what was stored since `mark`: one atomic addition for each row of a value, or one a lane where lanes
+    /// Adds to the digests what the innermost region has stored: one atomic addition for each row of a value, or one a lane where lanes
     /// stand at different rows.
-    fn settle(&mut self, mark: usize) {
-        if self.mixed.len() == mark {
+    fn settle(&mut self) {
+        if self.mixed.len() == self.region {
             return;
         }
         let mut sums: Vec<Mixed> = vec![];
-        for m in self.mixed.split_off(mark) {
+        for m in self.mixed.split_off(self.region) {
             match sums.iter_mut().find(|s| s.of == m.of && s.row == m.row) {
                 Some(s) => s.words = [0, 1].map(|i| self.b.iadd(s.words[i], m.words[i])),
                 None => sums.push(m),
@@ -402,7 +409,7 @@ impl<'a> Kx<'a> {
 
     /// The finished kernel and what its parameters are bound to.
     pub fn finish(mut self) -> (Kernel, Vec<ArgKey>) {
-        self.settle(0);
+        self.settle();
         let args = self.args.into_iter().map(|(k, _)| k).collect();
         (self.b.finish(), args)
     }
@@ -490,9 +497,10 @@ impl<'a> Kx<'a> {
     /// A region, and what `f` gives that emits it.
     fn in_region<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (Block, R) {
         self.b.begin();
-        let mark = self.mixed.len();
+        let outer = std::mem::replace(&mut self.region, self.mixed.len());
         let r = f(self);
-        self.settle(mark);
+        self.settle();
+        self.region = outer;
         (self.b.end(), r)
     }
 
