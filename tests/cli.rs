@@ -296,6 +296,16 @@ fn dumps() {
 }
 
 #[test]
+fn pages_and_pictures() {
+    transcript("page");
+}
+
+#[test]
+fn gaps() {
+    transcript("gap");
+}
+
+#[test]
 fn explains() {
     transcript("explain");
 }

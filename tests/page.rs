@@ -1,5 +1,6 @@
 //! The page of `isobit dump --format html`, and Graphviz, without a browser: all that the page shows is in its data, and is what
 //! the graph says. `tests/html/check.sh` opens it.
+#![cfg(feature = "llvm")]
 
 mod common;
 

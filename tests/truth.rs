@@ -1,6 +1,7 @@
 //! The float64 judge against float64 values made by NumPy and transformers: every kind of Gemma 4 in little, every value at
 //! every position, in one go and token by token. Then that it sees: a constant that is slightly wrong in a kernel's graph, a
 //! scale that was dropped, keys of the wrong layer, a weight's offset left out.
+#![cfg(feature = "llvm")]
 
 mod common;
 

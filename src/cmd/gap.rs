@@ -225,7 +225,11 @@ impl Work<'_> {
             let single = flips.split_off(flips.len().min(trials as usize));
             let layers = (0..self.layers).zip(single.chunks(trials.max(1) as usize).map(flip::median)).collect();
             let said = &self.turns[t.turn].generated[t.index + 1..];
-            let chosen = said[..said.len().min(self.args.after)].to_vec();
+            // What was generated, or, where that ended for want of room, what would have been.
+            let chosen = match said.get(..self.args.after) {
+                Some(said) => said.to_vec(),
+                None => self.after([&ids[..], &[t.chosen()]].concat())?,
+            };
             let second = self.after([&ids[..], &[t.second()]].concat())?;
             out.push(Near { at: (t.turn, t.index), flips, layers, after: [chosen, second] });
         }

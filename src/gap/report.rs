@@ -155,7 +155,7 @@ impl Report<'_> {
         let to: Vec<String> = self.winners(near).iter().map(|(id, n)| format!("{} in {n}", self.quoted(&[*id]))).collect();
         let mut out = match median(&near.flips) {
             _ if n == 0 => format!("no noise makes another token win, in {all} trials"),
-            Some(r) if r == 0.0 => format!("float64 chooses another token without noise: {}", self.quoted(&[near.flips[0].to])),
+            Some(0.0) => format!("float64 chooses another token without noise: {}", self.quoted(&[near.flips[0].to])),
             r => format!(
                 "noise of {} in every layer's output makes another token win (least {}; {n} of {all} trials: {})",
                 radius(r),
