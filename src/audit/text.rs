@@ -41,6 +41,14 @@ pub fn text(a: &Audit, level: Level, show: &Show) -> String {
     let off: Vec<&str> = a.options.switches.iter().filter(|(_, on)| !**on).map(|(n, _)| n.as_str()).collect();
     let off = if off.is_empty() { "all on".into() } else { format!("off: {}", off.join(", ")) };
     let _ = writeln!(out, "passes: {off}; determinism {}", a.options.determinism);
+    if !a.options.edited.is_empty() {
+        let files: Vec<&str> = a.options.edited.keys().map(String::as_str).collect();
+        let _ = writeln!(
+            out,
+            "edited by a person: {}; whether kernels compute what the graph says is seen by `isobit run --check parity`",
+            files.join(", ")
+        );
+    }
     let mut by: BTreeMap<Pinned, usize> = BTreeMap::new();
     a.reductions.iter().for_each(|r| *by.entry(r.pinned_by).or_default() += 1);
     let by: Vec<String> = by.iter().map(|(p, n)| format!("{n} by {}", p.name()).replace("by order-free", "order-free")).collect();
