@@ -49,8 +49,10 @@ fn turn(e: &mut Engine, t: &Transcript) -> Turn {
         }
     };
     let request = Request { prompt: &t.prompt, max: t.generated.len(), stop: &[] };
+    e.session().reset();
     let g = e.generate(&request, Some(&mut sink), &mut |_| ControlFlow::Continue(())).unwrap_or_else(|d| panic!("{d}"));
     tokens.truncate(g.ids.len());
+    assert_eq!(tokens.iter().map(Token::chosen).collect::<Vec<_>>(), g.ids);
     Turn { prompt: t.prompt.clone(), generated: g.ids, tokens }
 }
 

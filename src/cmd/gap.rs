@@ -194,8 +194,13 @@ impl Work<'_> {
             ControlFlow::Continue(())
         };
         let request = Request { prompt: &prompt, max, stop: &self.stop };
+        // Rows come for what is computed: of a kept prompt there would be none, and they could not be counted.
+        self.engine.session().reset();
         let g = self.engine.generate(&request, Some(&mut sink), &mut heard)?;
         tokens.truncate(g.ids.len());
+        if tokens.len() != g.ids.len() || tokens.iter().zip(&g.ids).any(|(t, id)| t.chosen() != *id) {
+            return Err(Diagnostic::new("E0812", "the rows of logits are not those that chose the tokens").into());
+        }
         let mut turn = Turn { prompt, generated: g.ids, tokens };
         for (i, judge) in self.judges.iter_mut().enumerate() {
             p.progress("float64", i, 0);
