@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .carry/: all that tests/gpu/run.sh needs on a machine with a GPU and without LLVM, within 64 MiB: `pack.tgz` holds two
+# Makes .carry/: all that tests/gpu/run.sh needs on a machine with a GPU and without LLVM, within 40 MiB: `pack.txz` holds two
 # programs that need nothing but libc, artifacts with code for the processor and for sm_90, kernels with inputs of their own
 # (`bundle`), prompts, and what is expected. Arguments go to `prepare`.
 set -eu
@@ -14,7 +14,7 @@ cargo build --release -p isobit $bare
 at=target/gpu-pack
 rm -rf "$at" .carry
 mkdir -p "$at" .carry
-target/release/prepare "$at/bundle" "$@"
+target/release/prepare "$at/bundle" "$@" >/dev/null
 tests/gpu/configs/make.py "$at/configs"
 cp -r tests/configs/26b-a4b-mlx-4bit "$at/configs/26b"
 both=x86-64-v3,x86-64-v4+vnni,sm_90
@@ -49,6 +49,7 @@ done
 compile wide "$at/configs/wide" --weights random:1 --target x86-64-v4+vnni,sm_90
 compile wide-unfused "$at/configs/wide" --weights random:1 --target x86-64-v4+vnni,sm_90 --fusion off
 compile 26b "$at/configs/26b" --weights random:1 --target x86-64-v4+vnni,sm_90
+compile 26b-traced "$at/configs/26b" --weights random:1 --target sm_90 --instrument-trace on
 echo "$models"$'\n'"wide 262144" > "$at/models.txt"
 # The five turns of the golden conversation, and what the model says to each; prompts of many lengths.
 python3 - "$at" <<'PY'
@@ -77,8 +78,8 @@ PY
 rm -rf "$at/configs" "$at/log"
 cp target/bare/release/check target/bare/release/isobit "$at/"
 strip "$at/check" "$at/isobit"
-tar -C "$at" -cf - . | gzip -9 > .carry/pack.tgz
+tar -C "$at" -cf - . | xz -T0 -6 > .carry/pack.txz
 cp tests/gpu/run.sh .carry/run.sh
 size=$(du -sm .carry | cut -f 1)
 echo "$size MiB in .carry"
-[ "$size" -le 64 ] || { echo "FAILED: .carry has more than 64 MiB"; exit 1; }
+[ "$size" -le 40 ] || { echo "FAILED: .carry has more than 40 MiB"; exit 1; }

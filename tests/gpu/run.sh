@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks for a machine with an NVIDIA GPU, of what tests/gpu/pack.sh made: `pack.tgz` lies beside this file.
+# The checks for a machine with an NVIDIA GPU, of what tests/gpu/pack.sh made: `pack.txz` lies beside this file.
 # Usage: run.sh [--device cpu] [PART[:WHICH]...], default all parts. WHICH picks checks whose label contains it: bits:wide.
 #   device     the device itself: order of launches, graphs, queued copies, faults in code and in runs
 #   kernels    kernels of the bundle, buffer by buffer, against the host
@@ -10,6 +10,7 @@
 #   memcheck racecheck synccheck initcheck   tools of compute-sanitizer; `sanitizer` is all four
 #   faults     what a user may meet: clear errors, and the next run unharmed
 #   bench      speed, with digests
+#   trace      what a trace costs, and whether the processor has the same digests
 # A line for each check, with its digest: `same`, `DIFFERS`, `FAILED`, `NOT RUN`. Each part has SECONDS_OF_PART (90) seconds; what
 # does not come to its turn counts as failed. Lines go to $OUT/summary.txt too. Exit code 0 only if nothing failed.
 # With `--device cpu` the processor stands for the GPU: to try this file out where there is none (CPU_THREADS=1 on a busy machine).
@@ -84,10 +85,10 @@ if [ "${1:-}" = --tool ]; then
 fi
 
 # What was packed, unpacked once.
-export work=${TMPDIR:-/tmp}/isobit-gpu-$(sha256sum <"$here/pack.tgz" | cut -c 1-12)
+export work=${TMPDIR:-/tmp}/isobit-gpu-$(sha256sum <"$here/pack.txz" | cut -c 1-12)
 if [ ! -f "$work/ready" ]; then
   rm -rf "$work"
-  mkdir -p "$work/want" && tar -C "$work" -xzf "$here/pack.tgz" && touch "$work/ready" || { echo "FAILED: pack.tgz cannot be unpacked"; exit 1; }
+  mkdir -p "$work/want" && python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$here/pack.txz" "$work" && touch "$work/ready" || { echo "FAILED: pack.txz cannot be unpacked"; exit 1; }
 fi
 list=$work/jobs
 summary=$out/summary.txt
@@ -307,10 +308,24 @@ bench() {
   done
 }
 
+# What a trace costs, and that a trace of the GPU is the processor's.
+trace() {
+  local m run=("$work/isobit" run) err=$out/trace.err
+  for m in 26b 26b-traced; do
+    local more=()
+    [ "$m" = 26b ] || more=(--trace "$out/26b.trace")
+    "${run[@]}" "$work/$m.isobit" "${gpu[@]}" "${more[@]}" --ids 2,105,911,17,300 -n 257 --ignore-eos 2>&1 >/dev/null </dev/null | tail -n 1 | sed "s/^/same $m: /" | tee -a "$summary"
+  done
+  say "same bytes of the trace: $(stat -c %s "$out/26b.trace") for 261 tokens"
+  mv "$out/26b.trace" "$work/"
+  "${run[@]}" "$work/demo.isobit" "${gpu[@]}" --trace "$work/demo.trace" --ids "$(ids demo 140)" -n 8 --ignore-eos >/dev/null 2>"$err" </dev/null
+  "$work/isobit" verify "$work/demo.isobit" "$work/demo.trace" $cpu >"$err" 2>&1 && say "same demo: $(tail -n 1 "$err")" || say "DIFFERS demo: $(tail -n 3 "$err" | tr '\n' ';')"
+}
+
 if [ "$device" = cuda ]; then
   nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.used --format=csv,noheader 2>&1 | tee -a "$summary"
 fi
-[ $# -gt 0 ] || set -- device kernels bits poison repeat load sanitizer faults bench
+[ $# -gt 0 ] || set -- device kernels bits poison repeat load sanitizer faults bench trace
 [ "$1" = sanitizer ] && { shift; set -- memcheck racecheck synccheck initcheck "$@"; }
 for word in "$@"; do
   part=${word%%:*}
@@ -321,7 +336,7 @@ for word in "$@"; do
   export deadline=$(($(date +%s) + ${SECONDS_OF_PART:-90}))
   began=$SECONDS
   case $part in
-    bits | poison | repeat | load | faults | kernels | bench) "$part" ;;
+    bits | poison | repeat | load | faults | kernels | bench | trace) "$part" ;;
     device) if [ "$device" = cpu ]; then say "the part for a GPU alone is left out: device"; else checked device device "$work/check" device; fi ;;
     memcheck | racecheck | synccheck | initcheck) only_tool=$which which= && sanitize "$part" ;;
     *) say "FAILED: there is no part $part" ;;

@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/../.."
 if command -v cargo >/dev/null && command -v llvm-config-22 >/dev/null; then
   tests/gpu/pack.sh || { echo "FAILED: the checks do not build"; exit 1; }
-elif [ -f .carry/pack.tgz ]; then
+elif [ -f .carry/pack.txz ]; then
   echo "there is no Rust or no LLVM 22 here: running what lies in .carry"
 else
   echo "NOT RUN: there is no Rust or no LLVM 22 here, and no .carry made by tests/gpu/pack.sh elsewhere"
