@@ -89,7 +89,6 @@ mod with_cuda {
             cubins: options.cubins,
             dependent: true,
             fill: if options.poison { cuda::Fill::Poison } else { cuda::Fill::Zero },
-            ..cuda::CudaOptions::default()
         })?;
         let machine = code.machine.as_ref().filter(|_| options.cubins != Cubins::Off);
         let kernels = program.plans.kernels();

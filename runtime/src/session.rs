@@ -83,6 +83,8 @@ pub struct Session {
     /// Number of the plan that ran last: where values lie is its choice.
     last: usize,
     sizes: Sizes,
+    /// Buffers of values between kernels and of what kernels are told of a step, with their bytes.
+    between: Vec<(BufferId, u64)>,
     slots: Vec<Slot>,
     /// What state and table hold once all that is queued is done; shorter where that is not known.
     told: [Vec<i32>; 2],
@@ -122,8 +124,14 @@ impl Session {
         let sigs: Vec<KernelSig> = kernels.iter().map(|k| KernelSig { name: &k.name, bufs: k.bufs.len() as u32 }).collect();
         let loaded = device.load_module(code, &KernelNames { place: "kernels", kernels: &sigs })?;
         let handles: BTreeMap<String, _> = kernels.iter().map(|k| k.name.clone()).zip(loaded).collect();
-        let arena = device.alloc((common.arena_bytes * sizes.tokens).max(64))?;
-        let of_outputs = device.alloc((common.output_bytes * sizes.outputs).max(64))?;
+        let mut between = vec![];
+        let mut alloc_between = |device: &mut Box<dyn Device>, bytes: u64| {
+            let id = device.alloc(bytes)?;
+            between.push((id, bytes));
+            Ok::<BufferId, Diagnostic>(id)
+        };
+        let arena = alloc_between(&mut device, (common.arena_bytes * sizes.tokens).max(64))?;
+        let of_outputs = alloc_between(&mut device, (common.output_bytes * sizes.outputs).max(64))?;
         let weights = weights::upload(&mut *device, &common.weights, source, progress)?;
         let mut shared: BTreeMap<String, (BufferId, u64)> = BTreeMap::new();
         let mut plans = vec![];
@@ -150,7 +158,9 @@ impl Session {
                                 Some(i) if matches!(kind, BufferKind::Parts { .. }) => &common.buffers[i].kind,
                                 _ => kind,
                             };
-                            (device.alloc(sizes.bytes(kind, offset).unwrap_or(64))?, 0)
+                            let bytes = sizes.bytes(kind, offset).unwrap_or(64);
+                            let cache = matches!(kind, BufferKind::Keys { .. } | BufferKind::Values { .. });
+                            (if cache { device.alloc(bytes)? } else { alloc_between(&mut device, bytes)? }, 0)
                         }
                     },
                 };
@@ -187,7 +197,7 @@ impl Session {
         let vocab = vocab.ok_or_else(|| Diagnostic::new("E0433", "the program stores no logits"))?;
         let slots = vec![Slot::default(); limits.slots];
         let (told, poison, tracer) = (Default::default(), None, None);
-        Ok(Session { device, limits, plans, last: 0, sizes, slots, told, vocab, needs, poison, tracer })
+        Ok(Session { device, limits, plans, between, last: 0, sizes, slots, told, vocab, needs, poison, tracer })
     }
 
     /// Name of the device.

@@ -34,24 +34,10 @@ impl Session {
         (0..self.limits.slots).try_for_each(|slot| self.fill_caches(slot, 0))
     }
 
-    /// All that is neither a weight nor a cache.
+    /// All that is neither a weight nor a cache, nor a sum of digests, which only grows.
     fn fill_between(&mut self, byte: u8) -> Result<()> {
-        let mut ranges: BTreeSet<(BufferId, u64, u64)> = BTreeSet::new();
-        for bound in &self.plans {
-            for (b, &(id, at)) in bound.plan.buffers.iter().zip(&bound.places) {
-                match (&b.kind, self.sizes.bytes(&b.kind, b.offset)) {
-                    (BufferKind::Keys { .. } | BufferKind::Values { .. }, _) => {}
-                    (_, Some(bytes)) => _ = ranges.insert((id, at, bytes)),
-                    // In an arena: rows lie one after the other.
-                    (&BufferKind::Value { rows, bytes }, None) => {
-                        _ = ranges.insert((id, at, u64::from(bytes) * self.sizes.rows(rows)));
-                    }
-                    _ => {}
-                }
-            }
-        }
         self.told = Default::default();
-        ranges.into_iter().try_for_each(|(id, at, bytes)| self.device.fill(id, at, bytes, byte))
+        self.between.iter().try_for_each(|&(id, bytes)| self.device.fill(id, 0, bytes, byte))
     }
 
     /// The blocks of a slot that hold no token that is kept.

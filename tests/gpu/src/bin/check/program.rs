@@ -7,6 +7,7 @@ use ir::graph::Rows;
 use ir::graph::interp::WeightSource;
 use ir::plan::{Arg, BufferKind, Plan, row, state};
 use runtime::device::{BufferId, Device, KernelNames, KernelSig, LaunchDesc, PreparedId};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// A program on a device.
@@ -99,6 +100,11 @@ impl Program {
             .collect();
         out.sort_by(|&a, &b| self.plan.buffers[a].name.cmp(&self.plan.buffers[b].name));
         out
+    }
+
+    /// Names of all buffers.
+    pub fn names(&self) -> BTreeSet<String> {
+        self.plan.buffers.iter().map(|b| b.name.clone()).collect()
     }
 
     /// Sets every byte of every written buffer to 0xff.

@@ -12,6 +12,7 @@ use ir::plan::Plan;
 use runtime::cpu::{CpuDevice, CpuOptions};
 use runtime::device::Device;
 use runtime::interp::InterpDevice;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Names of host objects and whether this processor runs them; the first is the reference.
@@ -224,13 +225,18 @@ fn compare(o: &Options, other: &Other, case: &Case, expected: &Outputs, source: 
             program.poison()?;
         }
         let mut digest = Digest::new();
-        let mut next = 0;
+        let mut seen: BTreeSet<(usize, String)> = BTreeSet::new();
+        let names = program.names();
         program.steps(case, !no_fill, &mut |step, buffer, got| {
-            let (s, b, want) = expected.get(next).ok_or_else(|| Diagnostic::new("E0424", "more outputs than the reference"))?;
-            if (*s, b.as_str(), want.len()) != (step, buffer, got.len()) {
-                return Err(Diagnostic::new("E0424", format!("output `{buffer}` where the reference has `{b}`")));
+            // Parts of an attention, and rows that one launch quantizes at once, are a GPU's alone.
+            let Some((_, _, want)) = expected.iter().find(|(s, b, _)| *s == step && b == buffer) else { return Ok(()) };
+            if want.len() != got.len() {
+                return Err(Diagnostic::new(
+                    "E0424",
+                    format!("output `{buffer}` has {} bytes, the reference {}", got.len(), want.len()),
+                ));
             }
-            next += 1;
+            seen.insert((step, buffer.to_string()));
             line.buffers += 1;
             line.bytes += got.len() as u64;
             if r == 0 {
@@ -249,8 +255,11 @@ fn compare(o: &Options, other: &Other, case: &Case, expected: &Outputs, source: 
             }
             Ok(())
         })?;
-        if !no_fill && next != expected.len() {
-            return Err(Diagnostic::new("E0424", "fewer outputs than the reference"));
+        // What is quantized at once is not stored itself.
+        let missing =
+            |(s, b, _): &&(usize, String, Vec<u8>)| !seen.contains(&(*s, b.clone())) && !names.contains(&format!("{b}.q24"));
+        if let Some((_, b, _)) = expected.iter().find(missing).filter(|_| !no_fill) {
+            return Err(Diagnostic::new("E0424", format!("no output `{b}`")));
         }
         if r == 0 {
             line.digest = digest.0;
