@@ -33,6 +33,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Say where two runs or two programs differ first
     Diff(DiffArgs),
+    /// Run two configurations and say which value, and which option, makes their logits differ
+    Bisect(BisectArgs),
     /// Run the tokens of a trace again and compare the digests
     Verify(VerifyArgs),
     /// Show how near the ties of a generation are, by float64 too, and how little noise flips them
@@ -72,6 +74,9 @@ pub struct BuildArgs {
     /// How the embedding is rounded: as trained (factor), not at all (exact), or as other programs do (bf16)
     #[arg(long, value_name = "MODE", value_parser = ["factor", "exact", "bf16"], help_heading = "Compilation")]
     pub embed: Option<String>,
+    /// Keep activations in f32, or, for experiments, round them between kernels as other programs do (bf16)
+    #[arg(long, value_name = "f32|bf16", value_parser = ["f32", "bf16"], help_heading = "Compilation")]
+    pub activations: Option<String>,
     /// Make a plan of its own for chunks of many tokens: for GPUs only (gpu), for all targets or for none
     #[arg(long, value_name = "on|off|gpu", value_parser = prefill_plan, help_heading = "Compilation")]
     pub prefill_plan: Option<PrefillPlan>,
@@ -90,7 +95,7 @@ pub struct BuildArgs {
 /// Options that passes read.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PassArgs {
-    /// The promise to keep: off, run or portable (the default, and the only one built yet)
+    /// The promise to keep: portable (the default), or off: none, for experiments (run is not built yet)
     #[arg(long, value_name = "LEVEL", help_heading = "Compilation")]
     pub determinism: Option<String>,
     /// Switch all fusing passes together
@@ -225,7 +230,7 @@ pub struct RunArgs {
 }
 
 /// Options that decide how a program is found and run. None changes a bit.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct ExecArgs {
     /// Print every option and switch in effect to standard error, and where it comes from
     #[arg(long)]
@@ -323,6 +328,47 @@ pub struct DiffArgs {
     /// Which tensor of A is which of B: two columns a line
     #[arg(long, value_name = "FILE", requires = "values")]
     pub map: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `isobit bisect`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 if all logits are the same bits, 1 if some differ, 2 if it cannot be done.\n\nExamples:\n  isobit bisect demo --a '' --b '--embed bf16 --fusion off' --passes 'The sea was'\n  isobit bisect demo --a 'good.isobit' --b 'bad.isobit' --ids 2,105,911 -n 16 --out parts\n  isobit bisect demo --a '--device cuda' --b '--device cuda' --repeat 100 'The sea was'"
+)]
+pub struct BisectArgs {
+    /// Checkpoint folder, artifact or `demo`. What is no path is the prompt, for the demo model
+    #[arg(value_name = "MODEL|ARTIFACT")]
+    pub model: Option<OsString>,
+    /// The prompt
+    pub prompt: Option<OsString>,
+    /// One configuration: options of compilation and execution as `isobit run` takes them, quoted as one word. An artifact or a
+    /// checkpoint among them stands for MODEL
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
+    pub a: String,
+    /// The other
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
+    pub b: String,
+    /// Continue the text as it is, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Give the prompt as token ids
+    #[arg(long, value_name = "2,17,4", conflicts_with = "raw")]
+    pub ids: Option<String>,
+    /// Most tokens to generate
+    #[arg(short, value_name = "N", default_value_t = 64)]
+    pub n: usize,
+    /// Run each configuration N times, for faults that are rare
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub repeat: u32,
+    /// If they differ, look for the smallest set of options that makes the difference, and for the numbered decision of a pass
+    #[arg(long)]
+    pub passes: bool,
+    /// Write traces, graphs, plans and the kernels that differ to this folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -26,6 +26,16 @@ impl Digest {
         self.all.finalize().to_hex().to_string()
     }
 
+    /// Rows that were added.
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Rows that are others in `other`, of those that both have.
+    pub fn differing(&self, other: &Digest) -> usize {
+        self.rows.iter().zip(&other.rows).filter(|(a, b)| a != b).count()
+    }
+
     /// Is this its last row?
     pub fn ends_with(&self, row: &[f32]) -> bool {
         let mut other = Digest::default();

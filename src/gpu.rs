@@ -33,6 +33,15 @@ impl Choice {
             },
         }
     }
+
+    /// As on the command line.
+    pub fn name(self) -> String {
+        match self {
+            Choice::Auto => "auto".into(),
+            Choice::Cpu => "cpu".into(),
+            Choice::Cuda(n) => format!("cuda:{n}"),
+        }
+    }
 }
 
 /// A GPU, looked at and not opened.

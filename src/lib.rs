@@ -12,6 +12,7 @@ pub mod audit;
 pub mod bandwidth;
 pub mod batch;
 pub mod bench;
+pub mod bisect;
 pub mod cache;
 pub mod check;
 pub mod cmd;

@@ -113,10 +113,10 @@ impl CompileOptions {
     /// Refuses what is not built yet.
     pub fn check(&self) -> Result<()> {
         let level = self.passes.determinism;
-        if level != Level::Portable {
+        if level == Level::Run {
             return Err(Diagnostic::new("E0752", format!("determinism `{}` is not built yet", level.name()))
                 .at("--determinism")
-                .hint("leave it at `portable`, which keeps the strongest promise"));
+                .hint("leave it at `portable`, which keeps the strongest promise; `off` promises nothing"));
         }
         Ok(())
     }
@@ -148,7 +148,8 @@ impl CompileOptions {
     /// All of it but the targets and machine code as one line, the same for the same program.
     pub fn text(&self) -> String {
         let mut passes = self.passes.clone();
-        passes.switches.retain(|name, on| *on == passes::OFF.contains(&name.as_str())); // The others are what passes are.
+        let level = passes.determinism;
+        passes.switches.retain(|name, on| *on != passes::on_by_default(name, level)); // The others are what passes are.
         let schedules: String = self.schedules.iter().map(|s| format!(" {}={}", s.kind(), s.schedule)).collect();
         format!("embed={} prefill-plan={} {passes}{schedules}", embed_name(self.embed), self.prefill.name())
     }

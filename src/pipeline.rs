@@ -18,7 +18,7 @@ use passes::instrument::dump::Dump;
 use passes::instrument::timing::Timing;
 use passes::instrument::verify::VerifyEach;
 use passes::instrument::{Instrument, text};
-use passes::{Failure, Manager, Module, Options, Pass, Pipeline, Report, Step};
+use passes::{Failure, Level, Manager, Module, Options, Pass, Pipeline, Report, Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -162,7 +162,22 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
     let named: Vec<String> = computed(&graph).map(String::from).collect();
     let pinned = reductions::pinned(&graph);
     let mut module = Module::new(graph);
-    let report = run(&mut module, &Pipeline::graph(), &options.passes, "", 0, watch)?;
+    let pipeline = match options.passes.is_on(passes::round_activations::NAME) {
+        true => Pipeline::graph().rounded(),
+        false => Pipeline::graph(),
+    };
+    let relaxed;
+    let options = if options.passes.is_on(passes::relax::UNORDERED) {
+        // What is added in the order of arrival is a launch of its own.
+        let rules = passes::fuse::rules().into_iter().map(|r| r.name.clone()).filter(|n| n.ends_with("-into-sum"));
+        let mut passes = options.passes.clone();
+        passes.rules_off.extend(rules);
+        relaxed = CompileOptions { passes, ..options.clone() };
+        &relaxed
+    } else {
+        options
+    };
+    let report = run(&mut module, &pipeline, &options.passes, "", 0, watch)?;
     check_keep(&options.passes, &named, &module.graph)?;
     let mut plans = vec![];
     for &class in classes {
@@ -228,6 +243,9 @@ fn place(
     }
     if passes.is_on(passes::instrument_trace::NAME) {
         of.0 = of.0.traced();
+    }
+    if passes.determinism == Level::Off {
+        of.0 = of.0.relaxed();
     }
     let report = run(&mut module, &of.0, &passes, &of.1, *taken, watch)?;
     *taken += report.decisions.len() as u64;

@@ -58,7 +58,14 @@ fn register(mut command: Command) -> Command {
         let about = pass.about().split_once(". ").map_or(pass.about(), |(first, _)| first).trim_end_matches('.').to_string();
         let bits = if pass.effect() == Effect::Rounding { " (chooses the bits)" } else { "" };
         let needed = if pass.required(&Options::default()).is_some() { " (must be on)" } else { "" };
-        let off = if passes::OFF.contains(&pass.name()) { " (off unless asked for)" } else { "" };
+        let relaxed = passes::RELAXED.contains(&pass.name());
+        let off = if relaxed {
+            " (on at --determinism off)"
+        } else if passes::OFF.contains(&pass.name()) {
+            " (off unless asked for)"
+        } else {
+            ""
+        };
         let help = format!("{about}{bits}{needed}{off}");
         let arg = Arg::new(pass.name())
             .long(pass.name())

@@ -255,6 +255,11 @@ fn runs() {
 }
 
 #[test]
+fn bisections() {
+    transcript("bisect");
+}
+
+#[test]
 fn traces() {
     transcript("trace");
 }

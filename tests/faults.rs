@@ -11,21 +11,23 @@
 //! - `with:` and lines: what stands there instead; `%new0` to `%new9` are values of its own. None drops the lines;
 //! - `rename: $x $y`: from there to the end of the section, the one for the other;
 //! - `all:`: everywhere and not only at the first place;
-//! - `catch: WHO CODE [WORDS]`: `verifier`, `audit`, `code`, or a check of `isobit run --check`; the finding has these words.
+//! - `catch: WHO CODE [WORDS]`: `verifier`, `audit`, `code`, or a check of `isobit run --check`; the finding has these words. `bisect`
+//!   runs this program and the one without the fault, and is told nothing else: its exit code and the first value that differs.
 
-use isobit::artifact::OptionsEntry;
+use isobit::artifact::{self, OptionsEntry};
 use isobit::audit::{Audit, Subject, code};
 use isobit::check::{self, Check, Job};
 use isobit::emit::Code;
 use isobit::from_ir::Edits;
 use isobit::options::CompileOptions;
-use isobit::pipeline::{self, Program, Watch};
+use isobit::pipeline::{self, Compiled, Planned, Program, Watch};
 use isobit::source::Source;
 use isobit::target::{Class, Target};
 use models::Checkpoint;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::sync::OnceLock;
 
 /// A prompt of a few tokens, in a step of two and one of one.
@@ -282,6 +284,9 @@ fn findings(f: &Fault, clean: bool) -> BTreeMap<String, Vec<(String, String)>> {
         let all = audit.findings.iter().map(|f| (f.kind.code().to_string(), format!("{}: {}", f.place, f.what)));
         out.insert("audit".into(), all.collect());
     }
+    if wanted("bisect") {
+        out.insert("bisect".into(), vec![bisect(f, &ck, &o, planned.clone())]);
+    }
     let checks: Vec<Check> = Check::ALL.into_iter().filter(|c| wanted(c.name())).collect();
     if !checks.is_empty() {
         let job = Job { phases: &plans, graph: &planned.graph, checkpoint: &ck, prompt: &PROMPT, tokens: TOKENS, chunk: CHUNK };
@@ -291,6 +296,34 @@ fn findings(f: &Fault, clean: bool) -> BTreeMap<String, Vec<(String, String)>> {
         }
     }
     out
+}
+
+/// What `isobit bisect` says of a program and the one without the fault, from two runs: exit code and report.
+fn bisect(f: &Fault, ck: &Checkpoint, o: &CompileOptions, planned: Planned) -> (String, String) {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults");
+    std::fs::create_dir_all(&dir).unwrap();
+    // For this machine; the plan is one for all processors.
+    let o = CompileOptions { targets: vec![Target::host().unwrap()], ..o.clone() };
+    let write = |name: &str, planned: Planned| {
+        let plans = planned.plans[0].1.clone();
+        let code = isobit::emit::code(&plans.kernels(), o.targets[0], None, &mut |_, _| {}).unwrap();
+        let programs = vec![Program { target: o.targets[0], plans, code }];
+        let compiled = Compiled { options: o.clone(), planned, programs };
+        let place = dir.join(format!("{name}.isobit"));
+        let _ = std::fs::remove_dir_all(&place);
+        artifact::write(&place, &compiled, ck, None, true, &mut |_, _, _| {}).unwrap();
+    };
+    static CLEAN: OnceLock<()> = OnceLock::new();
+    CLEAN.get_or_init(|| write("clean", pipeline::plan(ck, &o, &[Class::Host], &mut Watch::default()).unwrap()));
+    assert!(f.zero.is_empty(), "{}: the program without the fault is that of the demo model", f.name);
+    write(&f.name, planned);
+    let ids = PROMPT.map(|id| id.to_string()).join(",");
+    let out = Command::new(env!("CARGO_BIN_EXE_isobit"))
+        .current_dir(&dir)
+        .args(["bisect", "demo", "--a", "clean.isobit", "--b", &format!("{}.isobit", f.name), "-n", "4", "--ids", &ids])
+        .output()
+        .unwrap();
+    (out.status.code().unwrap_or(-1).to_string(), String::from_utf8(out.stdout).unwrap())
 }
 
 /// All faults, in the order of their names.

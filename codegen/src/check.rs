@@ -138,7 +138,7 @@ impl Check<'_> {
                 self.wants(Ty::F32, &[*a, *b, *c])?;
                 vec![Ty::F32]
             }
-            Op::RoundEven(a) | Op::RoundBf16(a) => {
+            Op::RoundEven(a) | Op::RoundBf16(a) | Op::Approx(_, a) => {
                 self.want(*a, Ty::F32)?;
                 vec![Ty::F32]
             }
@@ -197,12 +197,13 @@ impl Check<'_> {
                 pred.map_or(Ok(()), |p| self.want(p, Ty::Bool))?;
                 vec![]
             }
-            Op::AtomicAdd { buf, idx, val, pred } => {
+            Op::AtomicAdd { buf, idx, val, pred, float } => {
                 self.mem(Mem::Buf(*buf))?;
                 if !self.k.bufs[*buf as usize].write {
                     return Err(format!("an addition to the read-only buffer '{}'", self.k.bufs[*buf as usize].name));
                 }
-                self.wants(Ty::I32, &[*idx, *val])?;
+                self.want(*idx, Ty::I32)?;
+                self.want(*val, if *float { Ty::F32 } else { Ty::I32 })?;
                 pred.map_or(Ok(()), |p| self.want(p, Ty::Bool))?;
                 vec![]
             }

@@ -20,12 +20,14 @@ pub mod pipeline;
 pub mod place;
 pub mod quant_lower;
 pub mod recompute_rows;
+pub mod relax;
+pub mod round_activations;
 pub mod sketch;
 #[cfg(test)]
 mod testing;
 pub mod weight_layout;
 
 pub use manager::{Failure, Manager, Report, Step};
-pub use options::{Level, OFF, Options};
+pub use options::{Level, OFF, Options, RELAXED, on_by_default};
 pub use pass::{Decisions, Effect, Module, Pass, PassCx};
 pub use pipeline::Pipeline;

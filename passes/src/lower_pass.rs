@@ -25,7 +25,7 @@ impl Pass for Lower {
     fn run(&self, m: &mut Module, cx: &mut PassCx<'_>) -> Result<bool> {
         let options = cx.options;
         let keep = |name: &str| options.keeps(name);
-        let plan = crate::lower::lower_keeping(&m.graph, &m.schedule.unwrap_or(options.schedule), &keep, m.traced)?;
+        let plan = crate::lower::lower_keeping(&m.graph, &m.schedule.unwrap_or(options.schedule), &keep, m.traced, &m.relaxed)?;
         cx.stat("launches", plan.launches.len() as u64);
         cx.stat("kernels", plan.kernels.len() as u64);
         cx.stat("weights", plan.weights.len() as u64);

@@ -103,6 +103,14 @@ impl Manager {
             if let (false, Some(why)) = (on, pass.required(options)) {
                 return Err(refused(pass, options, why));
             }
+            if let (true, Some(why)) = (on, pass.forbidden(options)) {
+                let level = options.determinism.name();
+                return Err(Diagnostic::new(
+                    "E0745",
+                    format!("pass `{name}` can't be switched on at determinism `{level}`: {why}"),
+                )
+                .hint("it is a control for experiments: `--determinism off` promises nothing"));
+            }
         }
         let rules = crate::fuse::rules();
         if let Some(bad) = options.rules_off.iter().find(|b| !rules.iter().any(|r| r.name == **b)) {

@@ -38,14 +38,22 @@ impl Level {
 }
 
 /// Passes that are off unless they are asked for.
-pub const OFF: [&str; 1] = [crate::instrument_trace::NAME];
+pub const OFF: [&str; 2] = [crate::instrument_trace::NAME, crate::round_activations::NAME];
+
+/// Passes that leave bits to the machine: on at [`Level::Off`], and refused above it.
+pub const RELAXED: [&str; 3] = [crate::relax::APPROXIMATE, crate::relax::UNORDERED, crate::relax::CONTRACT];
+
+/// Is a pass on if nobody says so?
+pub fn on_by_default(pass: &str, level: Level) -> bool {
+    if RELAXED.contains(&pass) { level == Level::Off } else { !OFF.contains(&pass) }
+}
 
 /// Options of a compilation that passes read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The level whose promise must be kept.
     pub determinism: Level,
-    /// Passes switched on or off by name; what is not named is on, but for [`OFF`].
+    /// Passes switched on or off by name; what is not named is as [`on_by_default`] says.
     pub switches: BTreeMap<String, bool>,
     /// Fusion rules that are not used.
     pub rules_off: BTreeSet<String>,
@@ -79,7 +87,7 @@ impl Default for Options {
 impl Options {
     /// Is this pass switched on?
     pub fn is_on(&self, pass: &str) -> bool {
-        self.switches.get(pass).copied().unwrap_or(!OFF.contains(&pass))
+        self.switches.get(pass).copied().unwrap_or_else(|| on_by_default(pass, self.determinism))
     }
 
     /// Must this value reach memory and stay?

@@ -5,7 +5,7 @@ use crate::options::Options;
 use ir::diag::Result;
 use ir::graph::Graph;
 use ir::plan::Plan;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is compiled: the graph, and the plan once the graph has been lowered.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Module {
     pub schedule: Option<Schedule>,
     /// Kernels are to sum up digests of what they store.
     pub traced: bool,
+    /// What is left to the machine; only at `--determinism off`.
+    pub relaxed: Relaxed,
 }
 
 impl Module {
@@ -25,6 +27,15 @@ impl Module {
     pub fn new(graph: Graph) -> Self {
         Module { graph, ..Module::default() }
     }
+}
+
+/// Values that are not computed as their nodes say, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Relaxed {
+    /// Their exponentials and roots are those of the machine.
+    pub approximate: BTreeSet<String>,
+    /// Their terms are added in the order in which they arrive.
+    pub unordered: BTreeSet<String>,
 }
 
 /// What a pass may do to bits.
@@ -59,6 +70,12 @@ pub trait Pass {
 
     /// Why the pass may not be switched off under these options; `None` if it is optional.
     fn required(&self, options: &Options) -> Option<&'static str> {
+        let _ = options;
+        None
+    }
+
+    /// Why the pass may not be switched on under these options; `None` if it may.
+    fn forbidden(&self, options: &Options) -> Option<&'static str> {
         let _ = options;
         None
     }

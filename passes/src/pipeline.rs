@@ -22,9 +22,14 @@ pub fn registry() -> Vec<Box<dyn Pass>> {
         Box::new(crate::merge_launches::MergeLaunches),
         // Off unless it is asked for.
         Box::new(crate::instrument_trace::InstrumentTrace),
+        Box::new(crate::round_activations::RoundActivations),
+        // Only at `--determinism off`.
+        Box::new(crate::relax::Approximate),
+        Box::new(crate::relax::UnorderedSums),
         // Kernels for a target: how weights lie, programs and launches, where values lie.
         Box::new(crate::weight_layout::WeightLayout),
         Box::new(crate::lower_pass::Lower),
+        Box::new(crate::relax::Contract),
         Box::new(crate::place::MemoryPlan),
     ]
 }
@@ -79,6 +84,22 @@ impl Pipeline {
     pub fn traced(mut self) -> Self {
         let at = self.entries.iter().position(|e| e.pass == "lower").unwrap_or(self.entries.len());
         self.entries.insert(at, Entry { pass: crate::instrument_trace::NAME.into(), args: BTreeMap::new() });
+        self
+    }
+
+    /// The same, with activations rounded as other programs round them, before matmuls become exact.
+    pub fn rounded(mut self) -> Self {
+        let at = self.entries.iter().position(|e| e.pass == "quant-lower").unwrap_or(self.entries.len());
+        self.entries.insert(at, Entry { pass: crate::round_activations::NAME.into(), args: BTreeMap::new() });
+        self
+    }
+
+    /// The same, with the passes that leave bits to the machine, each at its place around `lower`.
+    pub fn relaxed(mut self) -> Self {
+        for (pass, behind) in [(crate::relax::APPROXIMATE, 0), (crate::relax::UNORDERED, 0), (crate::relax::CONTRACT, 1)] {
+            let at = self.entries.iter().position(|e| e.pass == "lower").map_or(self.entries.len(), |i| i + behind);
+            self.entries.insert(at, Entry { pass: pass.into(), args: BTreeMap::new() });
+        }
         self
     }
 

@@ -91,7 +91,15 @@ pub fn traced(plan: &Plan, graph: &Graph, all: bool) -> Vec<Traced> {
         for (arg, param) in l.args.iter().zip(&kernel.bufs) {
             let Arg::Buffer(i) = *arg else { continue };
             let (i, Some(b)) = (i as usize, plan.buffers.get(i as usize)) else { continue };
-            if !param.write || out.iter().any(|t| t.name == b.name) {
+            if !param.write {
+                continue;
+            }
+            // What a later launch adds to is done when that is.
+            if let Some(i) = out.iter().position(|t| t.name == b.name) {
+                if matches!(b.kind, BufferKind::Value { .. }) {
+                    let t = out.remove(i);
+                    out.push(Traced { launch, ..t });
+                }
                 continue;
             }
             let (rows, what) = match b.kind {

@@ -208,6 +208,12 @@ fn plan_audit(plan: &Plan, common: &Plan, many: bool, place: &str, findings: &mu
             if !b.write || matches!(buffer.kind, BufferKind::Parts { .. }) {
                 continue;
             }
+            // What is added to what an earlier launch wrote: the atomic itself is a finding.
+            let adds = plan.kernels[l.kernel as usize].relaxed().iter().any(|(_, runs)| *runs);
+            if let (true, Some(first)) = (adds, writers.get_mut(&buffer.name)) {
+                *first = l.name.clone();
+                continue;
+            }
             if let Some(first) = writers.insert(buffer.name.clone(), l.name.clone()) {
                 findings.push(Found {
                     kind: Kind::Writers,
@@ -216,6 +222,18 @@ fn plan_audit(plan: &Plan, common: &Plan, many: bool, place: &str, findings: &mu
                     what: format!("launches {first} and {} both write it", l.name),
                 });
             }
+        }
+    }
+    for k in &plan.kernels {
+        let place = format!("{place}: {}", k.name);
+        if k.contract {
+            let what = "products and sums may be contracted, as code generators like".to_string();
+            findings.push(Found { kind: Kind::Counts, breaks: "portable".into(), place: place.clone(), what });
+        }
+        for (line, runs) in k.relaxed() {
+            let (breaks, why) = if runs { ("run", "a float atomic") } else { ("portable", "an approximate function") };
+            let what = format!("{why}: {line}");
+            findings.push(Found { kind: Kind::Instruction, breaks: breaks.into(), place: place.clone(), what });
         }
     }
     let kernels = kernels::kernels(plan, common, many);

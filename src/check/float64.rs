@@ -100,6 +100,7 @@ impl<'a> Float64<'a> {
             }
             Op::Mul => zip(&|a, b| a * b),
             Op::MulConst { c } => Some(a()?.iter().map(|a| a * f64::from(*c)).collect()),
+            Op::RoundBf16 => Some(a()?.iter().map(|a| f64::from(bf16(*a as f32))).collect()),
             Op::GeluMul => zip(&|g, u| {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
                 0.5 * g * (1.0 + inner.tanh()) * u
@@ -276,4 +277,10 @@ impl<'a> Matrix<'a> {
     fn row(&self, m: usize, r: usize) -> Vec<f64> {
         (self.at)(m, r)
     }
+}
+
+/// Nearest bf16 value, ties to even, of a number.
+fn bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    if x.is_nan() { x } else { f32::from_bits((bits.wrapping_add(0x7fff + (bits >> 16 & 1))) & 0xffff_0000) }
 }

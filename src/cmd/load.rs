@@ -253,9 +253,13 @@ fn agree(args: &BuildArgs, m: &Manifest) -> Result<()> {
         return differs("--determinism".into(), &m.options.determinism);
     }
     let fusing = args.passes.fusion.into_iter().flat_map(|f| FUSING.map(|pass| (pass.to_string(), f)));
-    let asked = fusing.chain(args.passes.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
+    let rounding = args.activations.iter().map(|a| (passes::round_activations::NAME.to_string(), a == "bf16"));
+    let asked = fusing.chain(rounding).chain(args.passes.switches.0.clone()).collect::<std::collections::BTreeMap<_, _>>();
     for (pass, want) in asked {
-        let is = m.options.switches.get(&pass).copied().unwrap_or(!passes::OFF.contains(&pass.as_str()));
+        let is =
+            m.options.switches.get(&pass).copied().unwrap_or_else(|| {
+                passes::on_by_default(&pass, passes::Level::parse(&m.options.determinism).unwrap_or_default())
+            });
         if is != want {
             return differs(format!("--{pass}"), on(is));
         }

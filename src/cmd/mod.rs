@@ -3,6 +3,7 @@
 pub mod audit;
 mod batch;
 pub mod bench;
+pub mod bisect;
 mod check;
 pub mod compile;
 pub mod diff;
@@ -64,6 +65,7 @@ pub fn dispatch(command: &crate::args::Command, p: &mut Printer) -> Result<(), S
         crate::args::Command::Run(a) => run::run(a, p),
         crate::args::Command::Bench(a) => bench::run(a, p),
         crate::args::Command::Diff(a) => diff::run(a, p),
+        crate::args::Command::Bisect(a) => bisect::run(a, p),
         crate::args::Command::Verify(a) => verify::run(a, p),
         crate::args::Command::Dump(a) => dump::run(a, p),
         crate::args::Command::Gap(a) => gap::run(a, p),
@@ -82,7 +84,7 @@ pub fn exit_code(command: &crate::args::Command, d: &Diagnostic) -> u8 {
     use crate::args::Command;
     // A comparison or an audit that says no is not one that failed.
     let failed = match command {
-        Command::Diff(_) | Command::Verify(_) => true,
+        Command::Diff(_) | Command::Bisect(_) | Command::Verify(_) => true,
         Command::Audit(_) => d.code != audit::BROKEN,
         _ => false,
     };
@@ -103,6 +105,7 @@ pub fn check(command: &crate::args::Command) -> Result<()> {
         crate::args::Command::Audit(a) => audit::check(a).map(|_| ()),
         crate::args::Command::Run(a) => run::check(a),
         crate::args::Command::Bench(a) => bench::check(a),
+        crate::args::Command::Bisect(a) => bisect::check(a),
         crate::args::Command::Dump(a) => dump::check(a).map(|_| ()),
         crate::args::Command::Gap(a) => gap::check(a),
         crate::args::Command::Tokenize(a) => tokenize::check(a),
@@ -116,6 +119,9 @@ fn resolve(args: &BuildArgs, targets: Vec<Target>) -> Result<CompileOptions> {
     let mut o = CompileOptions { targets, ..CompileOptions::default() };
     if let Some(mode) = &args.embed {
         o.embed = embed_mode(mode).unwrap_or(o.embed);
+    }
+    if let Some(kept) = &args.activations {
+        o.passes.switches.insert(passes::round_activations::NAME.into(), kept == "bf16");
     }
     o.prefill = args.prefill_plan.unwrap_or(o.prefill);
     o.cubins = args.cubin.unwrap_or(o.cubins);

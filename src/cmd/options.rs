@@ -41,6 +41,7 @@ fn effective(args: &BuildArgs, o: &CompileOptions) -> Vec<Effective> {
         let name = pass.name();
         let from = match () {
             () if a.switches.0.contains_key(name) => given(name, true),
+            () if args.activations.is_some() && name == passes::round_activations::NAME => given("activations", true),
             () if a.fusion.is_some() && FUSING.contains(&name) => given("fusion", true),
             () if chosen_by_level(pass, passes.determinism) => format!("level {}", passes.determinism.name()),
             () => given(name, false),

@@ -93,6 +93,24 @@ impl Recorder {
 
     /// Begins a trace of everything that the engine runs from now on.
     pub fn begin(path: &Path, subject: &Subject, engine: &mut Engine, wish: &Wish, text: Option<Rc<Text>>) -> Result<Recorder> {
+        let open = || {
+            // Streamed to its place: a run that is killed leaves what it had.
+            drop(Pending::file(path)?);
+            let file = File::create(path).map_err(|e| files::failed("cannot be written", path, &e))?;
+            Ok(BufWriter::new(file))
+        };
+        Recorder::begin_to(open, path, subject, engine, wish, text)
+    }
+
+    /// The same, written to what `open` gives when nothing else can be wrong any more; `path` is its name.
+    pub fn begin_to<W: Write + 'static>(
+        open: impl FnOnce() -> Result<W>,
+        path: &Path,
+        subject: &Subject,
+        engine: &mut Engine,
+        wish: &Wish,
+        text: Option<Rc<Text>>,
+    ) -> Result<Recorder> {
         subject.program.plans.plans().try_for_each(|(_, p)| runtime::trace::check(wish.mode(subject.program), p))?;
         let header = subject.header(engine, wish);
         let matches = |name: &str| wish.values.iter().any(|p| passes::options::glob(p, name));
@@ -115,12 +133,10 @@ impl Recorder {
             false => Some(Rc::new(RefCell::new(Spool::begin(&values_file(path))?))),
         };
         let turn = Rc::new(Cell::new(0));
-        // Streamed to its place: a run that is killed leaves what it had.
-        drop(Pending::file(path)?);
         let at = path.to_path_buf();
         let cannot = move |e: std::io::Error| files::failed("cannot be written", &at, &e);
-        let mut out = BufWriter::new(File::create(path).map_err(&cannot)?);
-        let put = |out: &mut BufWriter<File>, line: String| {
+        let mut out = open()?;
+        let put = |out: &mut W, line: String| {
             out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())
         };
         put(&mut out, serde_json::to_string(&header).unwrap_or_default()).map_err(&cannot)?;

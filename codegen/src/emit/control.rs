@@ -199,12 +199,12 @@ impl<'c, 'k> Emitter<'c, 'k> {
     }
 
     fn atomic_add(&mut self, inst: &Inst) -> Res {
-        let Op::AtomicAdd { buf, idx, val, pred } = inst.op else { return Err("not an atomic addition".into()) };
+        let Op::AtomicAdd { buf, idx, val, pred, float } = inst.op else { return Err("not an atomic addition".into()) };
         let (idx, val, pred) = (self.val(idx)?, self.val(val)?, self.predicate(pred)?);
         match pred {
             Some(Val::Mask(0, _)) => Ok(()),
-            pred if self.is_gpu() => self.gpu_atomic_add(buf, &idx, &val, pred.as_ref()),
-            pred => self.host_atomic_add(buf, &idx, &val, pred),
+            pred if self.is_gpu() => self.gpu_atomic_add(buf, (&idx, &val), pred.as_ref(), float),
+            pred => self.host_atomic_add(buf, (&idx, &val), pred, float),
         }
     }
 

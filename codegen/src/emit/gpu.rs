@@ -174,15 +174,23 @@ impl<'c, 'k> Emitter<'c, 'k> {
         Ok(())
     }
 
-    /// `red.global.add.u32`: one word a lane, without an answer.
-    pub(super) fn gpu_atomic_add(&mut self, buf: u32, idx: &Val<'c>, val: &Val<'c>, pred: Option<&Val<'c>>) -> Res {
+    /// `red.global.add`: one word or float a lane, without an answer.
+    pub(super) fn gpu_atomic_add(
+        &mut self,
+        buf: u32,
+        (idx, val): (&Val<'c>, &Val<'c>),
+        pred: Option<&Val<'c>>,
+        float: bool,
+    ) -> Res {
         self.await_memory(Mem::Buf(buf))?;
         let (idx, val) = (self.first(idx)?.into_int_value(), self.first(val)?);
         let add = |s: &mut Self| {
             let p = s.gpu_at(Mem::Buf(buf), idx, 0, 4)?;
-            let ty = s.cx.void_type().fn_type(&[p.get_type().into(), s.i32().into()], false);
-            let text = "red.global.add.u32 [$0], $1;".to_string();
-            let asm = s.cx.create_inline_asm(ty, text, "l,r,~{memory}".into(), true, false, None, false);
+            let (of, suffix, register): (BasicTypeEnum, _, _) =
+                if float { (s.f32().into(), "f32", "f") } else { (s.i32().into(), "u32", "r") };
+            let ty = s.cx.void_type().fn_type(&[p.get_type().into(), of.into()], false);
+            let text = format!("red.global.add.{suffix} [$0], $1;");
+            let asm = s.cx.create_inline_asm(ty, text, format!("l,{register},~{{memory}}"), true, false, None, false);
             s.b.build_indirect_call(ty, asm, &[p.into(), val.into()], "")?;
             Ok(vec![])
         };

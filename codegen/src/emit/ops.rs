@@ -30,6 +30,10 @@ impl<'c> Emitter<'c, '_> {
                     FloatOp::Sub => on_both!(self, build_float_sub, FloatValue, a, b),
                     FloatOp::Mul => on_both!(self, build_float_mul, FloatValue, a, b),
                 };
+                if let Some(i) = r.as_instruction_value().filter(|_| self.k.contract) {
+                    i.set_fast_math_flags(FastMathFlags::AllowContract)
+                        .map_err(|_| Fault("a float operation takes flags".into()))?;
+                }
                 self.wrap(r)
             }
             Op::Fma(a, b, c) => {
@@ -47,6 +51,22 @@ impl<'c> Emitter<'c, '_> {
                 let bits = self.bf16_bits(a)?;
                 let r = self.bitcast(bits, true)?;
                 self.wrap(r)
+            }
+            Op::Approx(op, a) => {
+                if !self.is_gpu() {
+                    return Err("an approximate function on a processor".into());
+                }
+                let a = self.first(&self.val(*a)?)?;
+                let name = match op {
+                    ApproxOp::Exp2 => "ex2",
+                    ApproxOp::Rsqrt => "rsqrt",
+                };
+                let (ty, text) = (self.f32().fn_type(&[self.f32().into()], false), format!("{name}.approx.f32 $0, $1;"));
+                let asm = self.cx.create_inline_asm(ty, text, "=f,f".into(), false, false, None, false);
+                match self.b.build_indirect_call(ty, asm, &[a.into()], "")?.try_as_basic_value() {
+                    ValueKind::Basic(v) => Val::One(v),
+                    ValueKind::Instruction(_) => return Err("it returns a float".into()),
+                }
             }
             Op::ICmp(op, a, b) => self.icmp(*op, *a, *b)?,
             Op::FCmp(op, a, b) => {

@@ -146,7 +146,7 @@ impl Block<'_> {
                     }
                 }
             }
-            Op::AtomicAdd { buf, idx, val, pred } => {
+            Op::AtomicAdd { buf, idx, val, pred, .. } => {
                 for l in 0..LANES {
                     if pred.is_none_or(|p| self.vals[w][p.idx()][l] != 0) {
                         let at = self.vals[w][idx.idx()][l] as usize * 4;

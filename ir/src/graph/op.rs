@@ -109,6 +109,8 @@ pub enum Op {
         /// The constant.
         c: f32,
     },
+    /// (x): nearest bf16 values, ties to even. What other programs do between their kernels; a float64 judge leaves it out.
+    RoundBf16,
     /// (gate, up): `gelu_tanh(gate) * up`.
     GeluMul,
     /// (x): rotary embedding of each head by the token's position.
@@ -165,6 +167,7 @@ impl Op {
             Op::Add => "add",
             Op::Mul => "mul",
             Op::MulConst { .. } => "mul_const",
+            Op::RoundBf16 => "round_bf16",
             Op::GeluMul => "gelu_mul",
             Op::Rope(_) => "rope",
             Op::KvWrite => "kv_write",

@@ -24,6 +24,7 @@ impl Builder {
             name: name.into(),
             warps,
             min_blocks: 0,
+            contract: false,
             bufs: vec![],
             shared: vec![],
             types: vec![],
@@ -318,7 +319,16 @@ impl Builder {
     /// Adds to a word of a buffer that is used for nothing else.
     pub fn atomic_add(&mut self, mem: Mem, idx: V, val: V, pred: Option<V>) {
         let Mem::Buf(buf) = mem else { panic!("only words of a buffer are added to atomically") };
-        self.push(Op::AtomicAdd { buf, idx, val, pred }, &[]);
+        self.push(Op::AtomicAdd { buf, idx, val, pred, float: false }, &[]);
+    }
+    /// Adds to a float of a buffer that is used for nothing else, in the order of arrival.
+    pub fn atomic_fadd(&mut self, mem: Mem, idx: V, val: V, pred: Option<V>) {
+        let Mem::Buf(buf) = mem else { panic!("only words of a buffer are added to atomically") };
+        self.push(Op::AtomicAdd { buf, idx, val, pred, float: true }, &[]);
+    }
+    /// A function as the machine computes it.
+    pub fn approx(&mut self, op: ApproxOp, a: V) -> V {
+        self.pure(13, op as u8, &[a.0], Op::Approx(op, a), Ty::F32)
     }
     /// Block barrier; nothing in a block of one warp is visible to others before it either, so it is always kept.
     pub fn barrier(&mut self) {

@@ -142,6 +142,25 @@ pub enum FloatOp {
     Mul,
 }
 
+/// Functions that hardware computes roughly, each machine in its own way. Only kernels of `--determinism off` have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ApproxOp {
+    /// `2^x`
+    Exp2,
+    /// `1/sqrt(x)`
+    Rsqrt,
+}
+
+impl ApproxOp {
+    /// The name in text.
+    pub fn name(self) -> &'static str {
+        match self {
+            ApproxOp::Exp2 => "exp2.approx",
+            ApproxOp::Rsqrt => "rsqrt.approx",
+        }
+    }
+}
+
 /// Integer comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ICmp {
@@ -206,6 +225,8 @@ pub enum Op {
     RoundEven(V),
     /// Nearest bf16 value (ties to even), as a float.
     RoundBf16(V),
+    /// A function as the machine happens to compute it; the interpreter rounds it once or twice. No processor has it.
+    Approx(ApproxOp, V),
     /// Integer comparison.
     ICmp(ICmp, V, V),
     /// Float comparison.
@@ -287,6 +308,8 @@ pub enum Op {
         val: V,
         /// Lanes that take part; all if absent.
         pred: Option<V>,
+        /// Words are floats: then the order of arrival is seen in the sum, and no level but `off` allows it.
+        float: bool,
     },
     /// The value of lane `lane ^ mask`.
     ShuffleXor(V, u32),
@@ -387,6 +410,9 @@ pub struct Kernel {
     pub warps: u32,
     /// Free schedule: blocks that should fit on one multiprocessor (0: no wish).
     pub min_blocks: u32,
+    /// A product whose sum follows may be rounded once instead of twice, as code generation and assembler like. Only kernels of
+    /// `--determinism off` allow it.
+    pub contract: bool,
     /// Parameters, in order.
     pub bufs: Vec<Buf>,
     /// Shared arrays.
@@ -398,6 +424,31 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// What lets machines, or runs, differ in the bits that the kernel computes: one line for each, and whether runs may.
+    pub fn relaxed(&self) -> Vec<(String, bool)> {
+        fn walk(k: &Kernel, b: &Block, out: &mut Vec<(String, bool)>) {
+            for i in &b.insts {
+                match &i.op {
+                    Op::Approx(..) => out.push((text::line(k, i), false)),
+                    Op::AtomicAdd { float: true, .. } => out.push((text::line(k, i), true)),
+                    Op::For { body, .. } => walk(k, body, out),
+                    Op::If { then, els, .. } => {
+                        walk(k, then, out);
+                        walk(k, els, out);
+                    }
+                    Op::Pipeline { copy, body, .. } => {
+                        walk(k, copy, out);
+                        walk(k, body, out);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let mut out = vec![];
+        walk(self, &self.body, &mut out);
+        out
+    }
+
     /// Type of a value.
     pub fn ty(&self, v: V) -> Ty {
         self.types[v.idx()]
@@ -448,6 +499,7 @@ impl Op {
             Op::Mma { a, b, acc, .. } => a.iter().chain(b).chain(acc).copied().collect(),
             Op::RoundEven(a)
             | Op::RoundBf16(a)
+            | Op::Approx(_, a)
             | Op::BitsToF(a)
             | Op::FToBits(a)
             | Op::IToF(a)

@@ -66,7 +66,8 @@ impl Kind {
             }
             Op::Add => Kind::Add,
             Op::Mul => Kind::Mul,
-            Op::MulConst { .. } => Kind::Scale,
+            // Both compute each element of a row alone.
+            Op::MulConst { .. } | Op::RoundBf16 => Kind::Scale,
             Op::Embed { .. } => Kind::Embed,
             Op::Select => Kind::Select,
             Op::Slice { .. } => Kind::Slice,

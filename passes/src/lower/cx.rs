@@ -6,7 +6,7 @@ use ir::diag::{Diagnostic, Result};
 use ir::graph::op::{Op, RopeParams};
 use ir::graph::{Dtype, Elem as GElem, Graph, NodeId, Rows};
 use ir::kernel::build::Builder;
-use ir::kernel::{Block, BoolOp, Elem, ICmp, IntOp, Kernel, Mem, Op as KOp, Ty, V};
+use ir::kernel::{ApproxOp, Block, BoolOp, Elem, ICmp, IntOp, Kernel, Mem, Op as KOp, Ty, V};
 use ir::layout::{Format, MatrixLayout};
 use ir::math::{self, Arith};
 use ir::order::{ReductionOrder, Tree};
@@ -94,6 +94,8 @@ pub struct Kx<'a> {
     needs: Vec<Vec<u32>>,
     /// Digests of what is stored are wanted.
     pub traced: bool,
+    /// Exponentials and roots are those of the machine.
+    pub approximate: bool,
     /// The lanes of a warp stand at different rows.
     pub rows_differ: bool,
     /// What the regions that are open have stored and not yet added to digests.
@@ -166,6 +168,7 @@ impl<'a> Kx<'a> {
             starts,
             needs,
             traced: false,
+            approximate: false,
             rows_differ: false,
             mixed: vec![],
             region: 0,
@@ -527,6 +530,21 @@ impl<'a> Kx<'a> {
         }
     }
 
+    /// `e^x`: exactly specified, or as the machine has it.
+    pub fn exp(&mut self, x: V) -> V {
+        if !self.approximate {
+            return math::exp(&mut self.b, x);
+        }
+        let log2_e = self.b.f(std::f32::consts::LOG2_E);
+        let x = self.b.mul(x, log2_e);
+        self.b.approx(ApproxOp::Exp2, x)
+    }
+
+    /// `1/sqrt(x)`, likewise.
+    pub fn rsqrt(&mut self, x: V) -> V {
+        if self.approximate { self.b.approx(ApproxOp::Rsqrt, x) } else { math::rsqrt(&mut self.b, x) }
+    }
+
     /// `-x`, exactly.
     pub fn neg(&mut self, x: V) -> V {
         let bits = self.b.bits(x);
@@ -609,7 +627,7 @@ pub fn is_row_op(g: &Graph, id: NodeId) -> bool {
     match n.op {
         Op::RmsNorm { dim, .. } => dim == n.ty.width(),
         Op::Add | Op::Mul | Op::MulConst { .. } | Op::Embed { .. } | Op::Select | Op::Slice { .. } | Op::Quantize { .. } => true,
-        Op::GeluMul | Op::Softcap { .. } | Op::ExpertSum => true,
+        Op::RoundBf16 | Op::GeluMul | Op::Softcap { .. } | Op::ExpertSum => true,
         _ => false,
     }
 }

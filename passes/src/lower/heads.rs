@@ -136,7 +136,7 @@ impl HeadCx {
         let sum = kx.join_lanes(order, parts);
         let (inv, eps) = (kx.b.f(1.0 / self.dim as f32), kx.b.f(eps));
         let mean = kx.b.fma(sum, inv, eps);
-        let r = math::rsqrt(&mut kx.b, mean);
+        let r = kx.rsqrt(mean);
         x.iter()
             .enumerate()
             .map(|(k, &v)| {

@@ -1,6 +1,7 @@
 //! Lowering: stages of the graph become kernels and a launch plan. Read top to bottom: [`lower`] walks the launches,
 //! [`emit`] sends each stage to the generator of its family, equal kernels are merged, parameters are bound to buffers.
 
+mod arrival;
 mod attention;
 mod cx;
 mod dispatch;
@@ -15,6 +16,7 @@ pub mod shared;
 mod stage;
 mod units;
 
+use crate::pass::Relaxed;
 pub use cx::is_row_op;
 use cx::{ArgKey, Kx, Written};
 use ir::diag::{Diagnostic, Result};
@@ -30,17 +32,33 @@ use std::collections::BTreeMap;
 
 /// Lowers a graph whose quantized matmuls are exact and whose orders are pinned.
 pub fn lower(g: &Graph, s: &Schedule) -> Result<Plan> {
-    lower_keeping(g, s, &|_| false, false)
+    lower_keeping(g, s, &|_| false, false, &Relaxed::default())
 }
 
 /// The same; what `keep` names is stored wherever a stage says so. `traced`: kernels sum up digests of what they store.
-pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool, traced: bool) -> Result<Plan> {
+/// `relaxed`: what is left to the machine.
+pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool, traced: bool, relaxed: &Relaxed) -> Result<Plan> {
     s.check().map_err(|m| Diagnostic::new("E0601", m))?;
     let stages = attention::quantized(g, s, g.stages_or_default(), keep);
     let mut plan = Plan::default();
     let mut known: BTreeMap<String, u32> = BTreeMap::new();
     for mut launch in g.launches_or_default() {
         launch.retain(|&i| !stages[i as usize].nodes.is_empty());
+        if launch.is_empty() {
+            continue;
+        }
+        // What is added in order of arrival has launches of its own.
+        for &i in &launch {
+            if let Some(id) = arrival::sum(g, &stages[i as usize], relaxed) {
+                for (name, kernel, args, grid_x) in arrival::launches(g, s, id) {
+                    let kernel = intern(&mut plan, &mut known, kernel, &format!("k_sum_{name}"));
+                    let args = args.into_iter().map(|a| bind(g, &mut plan, a)).collect::<Result<Vec<_>>>()?;
+                    let (name, rows) = (format!("{}.{name}", g.node(id).name), g.node(id).ty.rows);
+                    plan.launches.push(Launch { name, kernel, args, grid_x, rows, tokens: 1 });
+                }
+            }
+        }
+        launch.retain(|&i| arrival::sum(g, &stages[i as usize], relaxed).is_none());
         if launch.is_empty() {
             continue;
         }
@@ -58,7 +76,7 @@ pub fn lower_keeping(g: &Graph, s: &Schedule, keep: &dyn Fn(&str) -> bool, trace
         let suffix = if join.is_some() { "parts" } else { "" };
         for (parts, suffix) in [(parts, suffix)].into_iter().chain(join.map(|j| (vec![j], ""))) {
             let tile = tile(g, s, &parts);
-            let (kernel, args) = emit(g, s, &parts, tile, traced)?;
+            let (kernel, args) = emit(g, s, &parts, tile, traced, relaxed)?;
             let of = |name: String, dot| if suffix.is_empty() { name } else { format!("{name}{dot}{suffix}") };
             let kernel = intern(&mut plan, &mut known, kernel, &of(kernel_name(&parts), '_'));
             let args = args.into_iter().map(|a| bind(g, &mut plan, a)).collect::<Result<Vec<_>>>()?;
@@ -130,12 +148,20 @@ fn tile(g: &Graph, s: &Schedule, parts: &[stage::Part]) -> u32 {
 }
 
 /// One kernel of one or more independent stages, each with its range of blocks along x.
-fn emit(g: &Graph, s: &Schedule, parts: &[stage::Part], tile: u32, traced: bool) -> Result<(Kernel, Vec<ArgKey>)> {
+fn emit(
+    g: &Graph,
+    s: &Schedule,
+    parts: &[stage::Part],
+    tile: u32,
+    traced: bool,
+    relaxed: &Relaxed,
+) -> Result<(Kernel, Vec<ArgKey>)> {
     // A row beside a matmul of many blocks makes do with their warps: more would stand idle in all of them.
     let most = parts.iter().map(|p| p.grid_x).max().unwrap_or(1);
     let warps = parts.iter().filter(|p| most <= 32 || p.grid_x > 32).map(|p| p.warps).max().unwrap_or(1);
     let mut kx = Kx::new(g, *s, "k", warps, parts[0].rows, tile, needs(g, parts, tile));
     kx.traced = traced;
+    kx.approximate = parts.iter().flat_map(|p| &p.stage.nodes).any(|&id| relaxed.approximate.contains(&g.node(id).name));
     if parts[0].on_matrix_units().is_some() {
         kx.b.min_blocks(mma::BLOCKS);
     } else if s.most_blocks > 0 && warps == s.warps {

@@ -358,6 +358,10 @@ fn elementwise(kx: &mut Kx, rows: &RowCx, id: NodeId, row: V, memo: &Memo) -> Re
             let (a, c) = (get(kx, n.inputs[0])?, kx.b.f(c));
             kx.b.mul(a, c)
         }
+        Op::RoundBf16 => {
+            let a = get(kx, n.inputs[0])?;
+            kx.b.round_bf16(a)
+        }
         _ => {
             return Err(Diagnostic::new("E0604", format!("`{}` cannot follow a matmul in its kernel", n.op.name())).at(&n.name));
         }

@@ -69,7 +69,7 @@ pub fn route(kx: &mut Kx, id: NodeId, logits: Option<(Mem, V)>) -> Result<()> {
         my_value = kx.b.select(mine, bv, my_value);
     }
     let rel = kx.b.sub(my_value, best0);
-    let e = math::exp(&mut kx.b, rel);
+    let e = kx.exp(rel);
     let mut sum = kx.b.f(0.0);
     for r in 0..k {
         let i = kx.b.i(r as i32);

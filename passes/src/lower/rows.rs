@@ -74,7 +74,7 @@ impl RowCx {
                     let sum = self.sum_of_squares(kx, x, dim, order, store)?;
                     let (inv, eps) = (kx.b.f(1.0 / dim as f32), kx.b.f(eps));
                     let mean = kx.b.fma(sum, inv, eps);
-                    let r = math::rsqrt(&mut kx.b, mean);
+                    let r = kx.rsqrt(mean);
                     self.norm.insert(id, r);
                 }
                 Op::Quantize { group } => {
@@ -209,6 +209,10 @@ impl RowCx {
                 let a = self.eval(kx, input(0), i, memo)?;
                 let c = kx.b.f(c);
                 kx.b.mul(a, c)
+            }
+            Op::RoundBf16 => {
+                let a = self.eval(kx, input(0), i, memo)?;
+                kx.b.round_bf16(a)
             }
             Op::RmsNorm { .. } => {
                 let x = self.eval(kx, input(0), i, memo)?;

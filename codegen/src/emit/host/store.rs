@@ -159,7 +159,13 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// Adds to words of a buffer, lane by lane: other blocks may add at the same time.
-    pub(in crate::emit) fn host_atomic_add(&mut self, buf: u32, idx: &Val<'c>, val: &Val<'c>, pred: Option<Val<'c>>) -> Res {
+    pub(in crate::emit) fn host_atomic_add(
+        &mut self,
+        buf: u32,
+        (idx, val): (&Val<'c>, &Val<'c>),
+        pred: Option<Val<'c>>,
+        float: bool,
+    ) -> Res {
         let base = self.host_base(Mem::Buf(buf), 0)?;
         let bits = match &pred {
             None => self.ci(-1),
@@ -171,11 +177,32 @@ impl<'c> Emitter<'c, '_> {
         let (indices, values) = (self.stash(self.many(idx)?.into())?, self.stash(self.many(val)?.into())?);
         self.for_lanes(bits, |e, l| {
             let i = e.load_at(e.i32().into(), e.element(indices, l, 4)?, 4, false)?.into_int_value();
-            let x = e.load_at(e.i32().into(), e.element(values, l, 4)?, 4, false)?.into_int_value();
             let p = e.element(base, i, 4)?;
+            let at = e.element(values, l, 4)?;
+            if float {
+                return e.atomic_float(p, at);
+            }
+            let x = e.load_at(e.i32().into(), at, 4, false)?.into_int_value();
             e.b.build_atomicrmw(AtomicRMWBinOp::Add, p, x, AtomicOrdering::Monotonic)?;
             Ok(())
         })
+    }
+
+    /// Adds the float at `at` to that at `p`: until nobody else has changed it in the meantime.
+    fn atomic_float(&mut self, p: PointerValue<'c>, at: PointerValue<'c>) -> Res {
+        let x = self.load_at(self.f32().into(), at, 4, false)?.into_float_value();
+        let (again, done) = (self.cx.append_basic_block(self.f, "again"), self.cx.append_basic_block(self.f, "added"));
+        self.b.build_unconditional_branch(again)?;
+        self.b.position_at_end(again);
+        let old = self.load_at(self.i32().into(), p, 4, false)?.into_int_value();
+        let sum = self.b.build_float_add(self.b.build_bit_cast(old, self.f32(), "")?.into_float_value(), x, "")?;
+        let new = self.b.build_bit_cast(sum, self.i32(), "")?.into_int_value();
+        let order = AtomicOrdering::Monotonic;
+        let seen = self.b.build_cmpxchg(p, old, new, order, order)?;
+        let ok = self.b.build_extract_value(seen, 1, "")?.into_int_value();
+        self.b.build_conditional_branch(ok, done, again)?;
+        self.b.position_at_end(done);
+        Ok(())
     }
 
     /// Copies 16 bytes a lane.

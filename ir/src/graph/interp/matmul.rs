@@ -157,7 +157,8 @@ pub(super) fn expert_linear(
     out
 }
 
-fn round_bf16(x: f32) -> f32 {
+/// Nearest bf16 value.
+pub(super) fn round_bf16(x: f32) -> f32 {
     half::bf16::from_f32(x).to_f32()
 }
 

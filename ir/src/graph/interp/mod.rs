@@ -267,6 +267,7 @@ impl<'a> Session<'a> {
                 }
             }
             Op::MulConst { c } => unary(&|a| a * c),
+            Op::RoundBf16 => unary(&matmul::round_bf16),
             Op::GeluMul => rowwise::zip(self.f32s(x[0]), self.f32s(x[1]), rowwise::gelu_mul),
             Op::Rope(p) => rowwise::rope(self.f32s(x[0]), width, p, first),
             Op::Attention { heads, order } => {

@@ -193,6 +193,7 @@ fn operation(c: &mut Cursor, word: &str) -> Result<Option<Op>> {
         "weight" => Op::Weight,
         "add" => Op::Add,
         "mul" => Op::Mul,
+        "round_bf16" => Op::RoundBf16,
         "gelu_mul" => Op::GeluMul,
         "kv_write" => Op::KvWrite,
         "expert_sum" => Op::ExpertSum,

@@ -139,8 +139,7 @@ fn attributes(op: &Op, comment: &mut Vec<String>) -> String {
         Op::Route { k } => format!("k={k}"),
         Op::Slice { start, len } => format!("start={start}, len={len}"),
         Op::Softcap { cap } => format!("cap={}", f32_bits(*cap, comment)),
-        Op::Tokens | Op::Weight | Op::Add | Op::Mul | Op::GeluMul | Op::KvWrite | Op::ExpertSum | Op::Select | Op::Argmax => {
-            String::new()
-        }
+        Op::Tokens | Op::Weight | Op::Add | Op::Mul | Op::RoundBf16 | Op::GeluMul => String::new(),
+        Op::KvWrite | Op::ExpertSum | Op::Select | Op::Argmax => String::new(),
     }
 }

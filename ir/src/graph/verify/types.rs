@@ -32,6 +32,7 @@ pub fn arity(op: &Op) -> (usize, usize) {
         Op::Slice { .. }
         | Op::Quantize { .. }
         | Op::MulConst { .. }
+        | Op::RoundBf16
         | Op::Rope(_)
         | Op::Select
         | Op::Softcap { .. }
@@ -275,6 +276,10 @@ pub fn infer(op: &Op, x: &[&Type], declared: &Type) -> Result<Type> {
         Op::MulConst { c } => {
             activation("x", x[0])?;
             finite("c", f64::from(*c), false)?;
+            Ok(x[0].clone())
+        }
+        Op::RoundBf16 => {
+            activation("x", x[0])?;
             Ok(x[0].clone())
         }
         Op::Rope(p) => rope(p, x[0]),

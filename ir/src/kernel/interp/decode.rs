@@ -1,7 +1,7 @@
 //! Decodes a verified kernel: values become slots of a warp's register file, constants and numbers of lane, warp and
 //! block live in slots of their own that are filled once, straight code becomes one array.
 
-use crate::kernel::{Block, BoolOp, Elem, FCmp, FloatOp, ICmp, Inst, IntOp, Kernel, Mem, Op, V};
+use crate::kernel::{ApproxOp, Block, BoolOp, Elem, FCmp, FloatOp, ICmp, Inst, IntOp, Kernel, Mem, Op, V};
 use std::collections::BTreeMap;
 
 /// A register slot: 32 lanes of 32 bits.
@@ -18,6 +18,7 @@ pub(super) enum D {
     Fma(S, S, S, S),
     RoundEven(S, S),
     RoundBf16(S, S),
+    Approx(ApproxOp, S, S),
     ICmp(ICmp, S, S, S),
     FCmp(FCmp, S, S, S),
     Bool(BoolOp, S, S, S),
@@ -30,7 +31,7 @@ pub(super) enum D {
     ShuffleIdx(S, S, S),
     Load { mem: Mem, elem: Elem, n: u8, d: S, idx: S, pred: S },
     Store { mem: Mem, elem: Elem, idx: S, val: S, pred: S },
-    AtomicAdd { buf: u32, idx: S, val: S, pred: S },
+    AtomicAdd { buf: u32, idx: S, val: S, pred: S, float: bool },
     Copy { dst: u32, src: u32, dst_idx: S, src_idx: S, pred: S },
 }
 
@@ -289,6 +290,7 @@ impl Cx<'_> {
             Op::Fma(a, b, c) => D::Fma(d, s(a), s(b), s(c)),
             Op::RoundEven(a) => D::RoundEven(d, s(a)),
             Op::RoundBf16(a) => D::RoundBf16(d, s(a)),
+            Op::Approx(op, a) => D::Approx(*op, d, s(a)),
             Op::ICmp(op, a, b) => D::ICmp(*op, d, s(a), s(b)),
             Op::FCmp(op, a, b) => D::FCmp(*op, d, s(a), s(b)),
             Op::Bool(op, a, b) => D::Bool(*op, d, s(a), s(b)),
@@ -311,7 +313,9 @@ impl Cx<'_> {
             Op::Store { mem, elem, idx, val, pred } => {
                 D::Store { mem: *mem, elem: *elem, idx: s(idx), val: s(val), pred: self.p(*pred) }
             }
-            Op::AtomicAdd { buf, idx, val, pred } => D::AtomicAdd { buf: *buf, idx: s(idx), val: s(val), pred: self.p(*pred) },
+            Op::AtomicAdd { buf, idx, val, pred, float } => {
+                D::AtomicAdd { buf: *buf, idx: s(idx), val: s(val), pred: self.p(*pred), float: *float }
+            }
             Op::Copy { dst, dst_idx, src, src_idx, pred } => {
                 D::Copy { dst: *dst, src: *src, dst_idx: s(dst_idx), src_idx: s(src_idx), pred: self.p(*pred) }
             }

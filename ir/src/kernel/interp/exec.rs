@@ -4,7 +4,7 @@
 use super::decode::D;
 use super::fault::{Check, Fault};
 use super::mem::{CopyArgs, Ctx, LoadArgs, Reg, StoreArgs, atomic_add, bf16, copy, load, store};
-use crate::kernel::{BoolOp, FCmp, FloatOp, ICmp, IntOp, LANES};
+use crate::kernel::{ApproxOp, BoolOp, FCmp, FloatOp, ICmp, IntOp, LANES};
 
 /// Runs `code`, which starts at index `base` of the program, on the registers of one warp.
 pub(super) type Exec = fn(&[D], u32, &mut [Reg], &mut Ctx<'_, '_>) -> Check;
@@ -107,6 +107,8 @@ fn step(d: &D, r: &mut [Reg], cx: &mut Ctx<'_, '_>) -> Check {
         D::Fma(d, a, b, c) => lanes!(r, d, [x = a, y = b, z = c] canon(f(x).mul_add(f(y), f(z)))),
         D::RoundEven(d, a) => lanes!(r, d, [x = a] canon(f(x).round_ties_even())),
         D::RoundBf16(d, a) => lanes!(r, d, [x = a] bf16(x)),
+        D::Approx(ApproxOp::Exp2, d, a) => lanes!(r, d, [x = a] libm::exp2f(f32::from_bits(x)).to_bits()),
+        D::Approx(ApproxOp::Rsqrt, d, a) => lanes!(r, d, [x = a](1.0 / f32::from_bits(x).sqrt()).to_bits()),
         D::ICmp(op, d, a, b) => match op {
             ICmp::Eq => lanes!(r, d, [x = a, y = b] u32::from(x == y)),
             ICmp::Ne => lanes!(r, d, [x = a, y = b] u32::from(x != y)),
@@ -165,7 +167,7 @@ fn step(d: &D, r: &mut [Reg], cx: &mut Ctx<'_, '_>) -> Check {
             return load(cx, r, LoadArgs { mem, elem, n: n as usize, d, idx, pred });
         }
         &D::Store { mem, elem, idx, val, pred } => return store(cx, r, StoreArgs { mem, elem, idx, val, pred }),
-        &D::AtomicAdd { buf, idx, val, pred } => return atomic_add(cx, r, buf, [idx, val, pred]),
+        &D::AtomicAdd { buf, idx, val, pred, float } => return atomic_add(cx, r, buf, [idx, val, pred], float),
         &D::Copy { dst, src, dst_idx, src_idx, pred } => {
             return copy(cx, r, CopyArgs { dst, dst_idx, src, src_idx, pred });
         }

@@ -253,7 +253,7 @@ fn one_value(cx: &Ctx<'_, '_>, s: &StoreArgs, ix: &Reg, val: &Reg, mask: u32) ->
 }
 
 /// Adds lane by lane; `[idx, val, pred]`. The verifier sees to it that nothing else touches the buffer.
-pub(super) fn atomic_add(cx: &mut Ctx<'_, '_>, r: &[Reg], buf: u32, [idx, val, pred]: [S; 3]) -> Check {
+pub(super) fn atomic_add(cx: &mut Ctx<'_, '_>, r: &[Reg], buf: u32, [idx, val, pred]: [S; 3], float: bool) -> Check {
     let (ix, val, mask) = (&r[idx as usize], &r[val as usize], mask(r, pred));
     let mem = Mem::Buf(buf);
     let count = cx.bytes(mem).len() / 4;
@@ -263,7 +263,9 @@ pub(super) fn atomic_add(cx: &mut Ctx<'_, '_>, r: &[Reg], buf: u32, [idx, val, p
     let words = cx.bytes_mut(mem).as_chunks_mut::<4>().0;
     for i in (0..LANES).filter(|i| mask >> i & 1 != 0) {
         let w = &mut words[ix[i] as usize];
-        *w = u32::from_le_bytes(*w).wrapping_add(val[i]).to_le_bytes();
+        let old = u32::from_le_bytes(*w);
+        let sum = if float { (f32::from_bits(old) + f32::from_bits(val[i])).to_bits() } else { old.wrapping_add(val[i]) };
+        *w = sum.to_le_bytes();
     }
     Ok(())
 }

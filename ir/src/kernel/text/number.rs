@@ -28,6 +28,7 @@ fn visit(b: &mut Block, f: &mut impl FnMut(&mut V, Role)) {
             Op::Mma { a, b, acc, .. } => a.iter_mut().chain(b).chain(acc).for_each(|v| f(v, Use)),
             Op::RoundEven(a)
             | Op::RoundBf16(a)
+            | Op::Approx(_, a)
             | Op::BitsToF(a)
             | Op::FToBits(a)
             | Op::IToF(a)

@@ -3,7 +3,7 @@
 use super::{BOOL, ELEM, FCMP, FLOAT, ICMP, INT, MAX_DEPTH, TYPE, named, renumber};
 use crate::diag::{Diagnostic, Result};
 use crate::kernel::verify::result_types;
-use crate::kernel::{Block, Buf, Inst, Kernel, Mem, Op, Shared, Ty, V};
+use crate::kernel::{ApproxOp, Block, Buf, Inst, Kernel, Mem, Op, Shared, Ty, V};
 use crate::text::lex::{Cursor, Tok, lex};
 use std::collections::BTreeMap;
 
@@ -55,7 +55,16 @@ pub fn parse_all(text: &str) -> Result<Vec<Kernel>, Vec<Diagnostic>> {
 }
 
 fn empty() -> Kernel {
-    Kernel { name: String::new(), warps: 1, min_blocks: 0, bufs: vec![], shared: vec![], types: vec![], body: Block::default() }
+    Kernel {
+        name: String::new(),
+        warps: 1,
+        min_blocks: 0,
+        contract: false,
+        bufs: vec![],
+        shared: vec![],
+        types: vec![],
+        body: Block::default(),
+    }
 }
 
 /// The rest of the text cannot be read; the diagnostic is absent if it was recorded already.
@@ -85,6 +94,7 @@ impl Parser<'_> {
         self.k.name = self.c.ident("kernel name")?.to_string();
         self.k.warps = self.setting("warps", u32::MAX)?;
         self.k.min_blocks = self.setting("min_blocks", u32::MAX)?;
+        self.k.contract = self.c.eat_word("contract");
         self.c.punct('{')?;
         self.line_end()?;
         loop {
@@ -391,6 +401,8 @@ impl Parser<'_> {
             "fma" => Op::Fma(self.value()?, self.value()?, self.value()?),
             "roundeven" => Op::RoundEven(self.value()?),
             "round.bf16" => Op::RoundBf16(self.value()?),
+            "exp2.approx" => Op::Approx(ApproxOp::Exp2, self.value()?),
+            "rsqrt.approx" => Op::Approx(ApproxOp::Rsqrt, self.value()?),
             "select" => Op::Select(self.value()?, self.value()?, self.value()?),
             "bitcast.f32" => Op::BitsToF(self.value()?),
             "bitcast.i32" => Op::FToBits(self.value()?),
@@ -416,7 +428,8 @@ impl Parser<'_> {
             }
             "shuffle.idx" => Op::ShuffleIdx(self.value()?, self.value()?),
             "barrier" => Op::Barrier,
-            "atomic.add" => {
+            "atomic.add" | "atomic.fadd" => {
+                let float = name == "atomic.fadd";
                 let place = self.c.peek().place();
                 let (mem, idx) = self.mem()?;
                 let Mem::Buf(buf) = mem else {
@@ -424,7 +437,7 @@ impl Parser<'_> {
                 };
                 self.c.punct('=')?;
                 let val = self.value()?;
-                Op::AtomicAdd { buf, idx, val, pred: self.pred()? }
+                Op::AtomicAdd { buf, idx, val, pred: self.pred()?, float }
             }
             "copy" => {
                 let place = self.c.peek().place();

@@ -9,7 +9,8 @@ use std::fmt::{self, Write};
 pub fn print(k: &Kernel) -> String {
     let k = &renumber(k);
     let mut p = Printer { k, out: String::new() };
-    let _ = writeln!(p.out, "kernel {} warps={} min_blocks={} {{", k.name, k.warps, k.min_blocks);
+    let contract = if k.contract { " contract" } else { "" };
+    let _ = writeln!(p.out, "kernel {} warps={} min_blocks={}{contract} {{", k.name, k.warps, k.min_blocks);
     for b in &k.bufs {
         let _ = writeln!(
             p.out,
@@ -183,6 +184,7 @@ impl Printer<'_> {
             Op::Fma(..) => self.out.push_str("fma"),
             Op::RoundEven(_) => self.out.push_str("roundeven"),
             Op::RoundBf16(_) => self.out.push_str("round.bf16"),
+            Op::Approx(op, _) => self.out.push_str(op.name()),
             Op::ICmp(op, ..) => self.out.push_str(name_of(&ICMP, *op)),
             Op::FCmp(op, ..) => self.out.push_str(name_of(&FCMP, *op)),
             Op::Bool(op, ..) => self.out.push_str(name_of(&BOOL, *op)),
@@ -218,8 +220,8 @@ impl Printer<'_> {
                 self.pred(*pred);
                 return;
             }
-            Op::AtomicAdd { buf, idx, val, pred } => {
-                self.out.push_str("atomic.add");
+            Op::AtomicAdd { buf, idx, val, pred, float } => {
+                self.out.push_str(if *float { "atomic.fadd" } else { "atomic.add" });
                 self.mem(Mem::Buf(*buf), *idx);
                 self.put(format_args!(" = %{}", val.0));
                 self.pred(*pred);

@@ -8,7 +8,7 @@ pub(crate) fn result_types(op: &Op, types: &[Ty], n: usize) -> Vec<Ty> {
     let ty = |v: V| types.get(v.idx()).copied().unwrap_or(Ty::I32);
     match op {
         Op::ConstI(_) | Op::Lane | Op::Warp | Op::BlockX | Op::BlockY => vec![Ty::I32],
-        Op::ConstF(_) | Op::Float(..) | Op::Fma(..) | Op::RoundEven(_) | Op::RoundBf16(_) => vec![Ty::F32],
+        Op::ConstF(_) | Op::Float(..) | Op::Fma(..) | Op::RoundEven(_) | Op::RoundBf16(_) | Op::Approx(..) => vec![Ty::F32],
         Op::BitsToF(_) | Op::IToF(_) => vec![Ty::F32],
         Op::ConstB(_) | Op::ICmp(..) | Op::FCmp(..) | Op::Bool(..) => vec![Ty::Bool],
         Op::Int(..) | Op::FToBits(_) | Op::FToI(_) | Op::Dp4a { .. } => vec![Ty::I32],
@@ -33,7 +33,7 @@ pub(super) fn operand_types(op: &Op, types: &[Ty]) -> Vec<Option<Ty>> {
         Op::Float(..) | Op::FCmp(..) => some(&[F32, F32]),
         Op::Bool(..) => some(&[Bool, Bool]),
         Op::Fma(..) => some(&[F32, F32, F32]),
-        Op::RoundEven(_) | Op::RoundBf16(_) | Op::FToBits(_) | Op::FToI(_) => some(&[F32]),
+        Op::RoundEven(_) | Op::RoundBf16(_) | Op::Approx(..) | Op::FToBits(_) | Op::FToI(_) => some(&[F32]),
         Op::BitsToF(_) | Op::IToF(_) => some(&[I32]),
         Op::Select(_, a, _) => vec![Some(Bool), None, ty(*a)],
         Op::Dp4a { .. } => some(&[I32, I32, I32]),
@@ -42,7 +42,7 @@ pub(super) fn operand_types(op: &Op, types: &[Ty]) -> Vec<Option<Ty>> {
         Op::ShuffleIdx(..) => vec![None, Some(I32)],
         Op::Load { .. } => some(&[I32, Bool]),
         Op::Store { elem, .. } => some(&[I32, elem.ty(), Bool]),
-        Op::AtomicAdd { .. } => some(&[I32, I32, Bool]),
+        Op::AtomicAdd { float, .. } => some(&[I32, if *float { F32 } else { I32 }, Bool]),
         Op::Copy { .. } => some(&[I32, I32, Bool]),
         Op::For { carried, .. } | Op::Pipeline { carried, .. } => {
             std::iter::once(Some(I32)).chain(carried.iter().map(|c| ty(c.0))).collect()

@@ -214,10 +214,10 @@ pub fn attention(kx: &mut Kx, shape: &Shape, head: V) -> Result<()> {
             let m = if single { block_max } else { max(kx, block_max, part[0]) };
             let alpha = (!single).then(|| {
                 let old = kx.b.sub(part[0], m);
-                math::exp(&mut kx.b, old)
+                kx.exp(old)
             });
             let rel = kx.b.sub(score, m);
-            let p = math::exp(&mut kx.b, rel);
+            let p = kx.exp(rel);
             let p = kx.b.select(mine, p, f0);
             let sum = kx.join_lanes(order.sum, vec![p]);
             let l = alpha.map_or(sum, |alpha| kx.b.fma(part[1], alpha, sum));
@@ -251,7 +251,7 @@ pub fn attention(kx: &mut Kx, shape: &Shape, head: V) -> Result<()> {
         // Splits are joined in ascending order; the first is taken as it is.
         let m = max(kx, part[0], total[0]);
         let (da, db) = (kx.b.sub(total[0], m), kx.b.sub(part[0], m));
-        let (a, b) = (math::exp(&mut kx.b, da), math::exp(&mut kx.b, db));
+        let (a, b) = (kx.exp(da), kx.exp(db));
         let is_first = kx.is_zero(s);
         let mut next = vec![m];
         for (&x, &y) in total[1..].iter().zip(&part[1..]) {

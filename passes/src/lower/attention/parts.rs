@@ -277,7 +277,7 @@ fn one_block(
         let score = kx.b.select(mine, score, ninf);
         let m = max_of_lanes(kx, score);
         let rel = kx.b.sub(score, m);
-        let p = math::exp(&mut kx.b, rel);
+        let p = kx.exp(rel);
         let p = kx.b.select(mine, p, f0);
         let l = kx.join_lanes(order.sum, vec![p]);
         let at = kx.b.mul_c(h, KV_BLOCK as i32);
@@ -535,7 +535,7 @@ pub fn join(kx: &mut Kx, shape: &Shape, out: Out, bx: V) -> Result<()> {
         let lane0 = kx.is_zero(lane);
         let before = kx.b.select(lane0, total[0], before);
         let (da, db) = (kx.b.sub(before, here), kx.b.sub(m, here));
-        let (a, b) = (math::exp(&mut kx.b, da), math::exp(&mut kx.b, db));
+        let (a, b) = (kx.exp(da), kx.exp(db));
         let lb = kx.b.mul(l, b);
         // The sum goes the way of the values.
         let mut sums = total[1..].to_vec();

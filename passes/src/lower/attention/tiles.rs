@@ -469,7 +469,7 @@ impl Walk<'_> {
             for (r, (seen, score)) in scores.into_iter().enumerate() {
                 let m = max_of_lanes(kx, score);
                 let rel = kx.b.sub(score, m);
-                let p = math::exp(&mut kx.b, rel);
+                let p = kx.exp(rel);
                 let p = kx.b.select(seen, p, f0);
                 let l = kx.join_lanes(order.sum, vec![p]);
                 let r = kx.b.i(r as i32);
@@ -491,7 +491,7 @@ impl Walk<'_> {
             let seen = kx.b.bool_op(BoolOp::And, low, high);
             let m = max(kx, ms, sums[0]);
             let (old, new) = (kx.b.sub(sums[0], m), kx.b.sub(ms, m));
-            let (old, new) = (math::exp(&mut kx.b, old), math::exp(&mut kx.b, new));
+            let (old, new) = (kx.exp(old), kx.exp(new));
             let lb = kx.b.mul(ls, new);
             let l = kx.b.fma(sums[1], old, lb);
             let l = kx.b.select(first, ls, l);
