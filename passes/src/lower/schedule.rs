@@ -70,7 +70,7 @@ impl Schedule {
     pub const HOST_PREFILL: Schedule = Schedule { tokens: 2, ..Schedule::HOST };
     /// The same for chunks of many tokens.
     pub const GPU_PREFILL: Schedule =
-        Schedule { tokens: 4, min_blocks: 2, ahead: 0, share: 1, mma: 32, grouped: 1, ..Schedule::GPU };
+        Schedule { tokens: 4, min_blocks: 1, ahead: 0, share: 1, mma: 32, grouped: 1, ..Schedule::GPU };
 
     /// Is every field in range?
     pub fn check(&self) -> Result<(), String> {

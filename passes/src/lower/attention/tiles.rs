@@ -24,7 +24,7 @@ const KEYS: u32 = KV_BLOCK * ROW_LANES / 32;
 /// Elements of a chain that a lane takes in a turn of the loop.
 const STEP: u32 = 8;
 /// Keys whose values are added in a turn of the loop.
-const TURN: u32 = 4;
+const TURN: u32 = 2;
 /// What a row does with a block.
 const SKIP: i32 = 0;
 const FIRST: i32 = 1;
