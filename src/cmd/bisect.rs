@@ -281,9 +281,12 @@ pub fn run(args: &BisectArgs, p: &mut Printer) -> Result<(), Stop> {
         return tell(args, &text, &json, true, p);
     };
     place(&ready[0], reference, other, &mut text, &mut json);
-    // Runs that are traced, until two differ.
-    let one = ready[0].traced(&|run| run.parts_from(reference).is_none(), p)?;
-    let two = ready[odd].traced(&|run| run.parts_from(reference).is_some(), p)?;
+    // A run that is traced, and then others until one differs from it: tracing changes times, so these need not be those above.
+    let one = ready[0].traced(&|_| true, p)?;
+    let two = match &one {
+        Some((one, _)) => ready[odd].traced(&|run| run.parts_from(one).is_some(), p)?,
+        None => None,
+    };
     let mut kernels = [None, None];
     match (&one, &two) {
         (Some((_, one)), Some((_, two))) => {
@@ -303,7 +306,7 @@ pub fn run(args: &BisectArgs, p: &mut Printer) -> Result<(), Stop> {
             }
         }
         _ => {
-            let m = "with tracing, no run differed as it did without: the fault is rare, or depends on timing; raise --repeat";
+            let m = "no two traced runs differ: the fault is rare, or tracing changes its timing; raise --repeat";
             _ = writeln!(text, "{m}");
         }
     }
