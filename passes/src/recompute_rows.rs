@@ -29,8 +29,20 @@ impl Pass for RecomputeRows {
         }
         let stages = m.graph.stages.clone();
         let mut out = stages.clone();
-        for (i, stage) in stages.iter().enumerate() {
-            let again = again(&m.graph, &stages, stage);
+        let mut all: Vec<Vec<NodeId>> = stages.iter().map(|s| again(&m.graph, &stages, s)).collect();
+        // A value that nobody would read any more is read: otherwise this would be fusion, which has rules and switches of its own.
+        let unread = |all: &[Vec<NodeId>], id: &NodeId| {
+            let readers = m.graph.users(*id);
+            let reads = |i: usize| stages[i].nodes.iter().any(|n| readers.contains(n)) && !stages[i].nodes.contains(id);
+            !m.graph.outputs.contains(id) && !(0..stages.len()).any(|i| reads(i) && !all[i].contains(id))
+        };
+        let stored = |id: &NodeId| stages.iter().any(|s| s.stores.contains(id));
+        for i in 0..stages.len() {
+            if all[i].iter().any(|id| stored(id) && unread(&all, id)) {
+                all[i].clear();
+            }
+        }
+        for (i, (stage, again)) in stages.iter().zip(all).enumerate() {
             if again.is_empty() || !cx.decide(format!("compute rows again in {}", stage.name)) {
                 continue;
             }
