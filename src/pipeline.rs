@@ -169,7 +169,7 @@ pub fn plan(ck: &Checkpoint, options: &CompileOptions, classes: &[Class], watch:
     let relaxed;
     let options = if options.passes.is_on(passes::relax::UNORDERED) {
         // What is added in the order of arrival is a launch of its own.
-        let rules = passes::fuse::rules().into_iter().map(|r| r.name.clone()).filter(|n| n.ends_with("-into-sum"));
+        let rules = passes::fuse::rules().iter().map(|r| r.name.clone()).filter(|n| n.ends_with("-into-sum"));
         let mut passes = options.passes.clone();
         passes.rules_off.extend(rules);
         relaxed = CompileOptions { passes, ..options.clone() };
