@@ -137,8 +137,9 @@ every_way() {
     want "$m" logits "$work/$m.isobit" $cpu --ids "$(ids "$m" $length)" -n $n --ignore-eos
     head -n "$wanted" "$(prompts "$m")" >"$work/$m.batch"
     want "$m.batch" batch "$work/$m.isobit" $cpu --batch "$work/$m.batch" --slots 1 -n 6 --ignore-eos
-    for variant in "$work/$m" "$work/$m"-unfused "$work/$m"-s[123]; do
-      [ -d "$variant.isobit" ] || continue
+    for variant in "$work/$m" "$work/$m"-unfused "$work/$m"-s1 "$work/$m"-s2 "$work/$m"-s3; do
+      # Free schedules are of the demo model alone.
+      case "$variant" in *-s[123]) [ "$m" = demo ] || continue ;; esac
       for way in "${launches[@]}"; do
         for chunk in 1 5 64 128 129 $length; do
           job "$(basename "$variant"), chunks of $chunk ${way#--launch }" "$m" logits "$variant.isobit" "${gpu[@]}" $way \
