@@ -407,7 +407,8 @@ pub struct VerifyArgs {
 )]
 #[command(mut_arg("batch", |a| a.hide(true)), mut_arg("slots", |a| a.hide(true)), mut_arg("logits", |a| a.hide(true)))]
 #[command(mut_arg("digest", |a| a.hide(true)), mut_arg("repeat", |a| a.hide(true)), mut_arg("trace", |a| a.hide(true)))]
-#[command(mut_arg("trace_values", |a| a.hide(true)), mut_arg("trace_mode", |a| a.hide(true)), mut_arg("trace_kv", |a| a.hide(true)))]
+#[command(mut_arg("trace_values", |a| a.hide(true)), mut_arg("trace_mode", |a| a.hide(true)), mut_arg("trace_kv", |a| a.hide(true)), mut_arg("check", |a| a.hide(true)))]
+#[command(mut_arg("n", |a| a.help("Most tokens to generate for a turn [default: 256]")))]
 #[command(mut_arg("json", |a| a.help("Print one JSON object")))]
 pub struct GapArgs {
     /// Nearest ties to look at closely

@@ -112,8 +112,8 @@ mod tests {
         let first = talk(&|_| {});
         assert!(same(&first, &talk(&|_| {}), 2, 9).is_ok());
         assert_eq!(of_turns(&first), of_turns(&talk(&|_| {})));
-        let faults: [&dyn Fn(&mut [[f32; 3]; 3]); 2] =
-            [&|r| r[1][2] = f32::from_bits(5f32.to_bits() ^ 1), &|r| r[1][0] = -r[1][0]];
+        type Fault<'a> = &'a dyn Fn(&mut [[f32; 3]; 3]);
+        let faults: [Fault; 2] = [&|r| r[1][2] = f32::from_bits(5f32.to_bits() ^ 1), &|r| r[1][0] = -r[1][0]];
         for fault in faults {
             let d = same(&first, &talk(fault), 7, 9).unwrap_err();
             assert_eq!(d.code, "E0798");

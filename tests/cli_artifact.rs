@@ -46,7 +46,8 @@ fn files_are_checked_by_who_reads_them() {
     let (dir, compiled) = written("artifact-files", |plans| {
         let ptx = plans.kernels().iter().map(|k| format!("// {}", k.name)).collect();
         let gpu = Code::Gpu(GpuCode { ptx, machine: None });
-        vec![(host, Code::Host(b"an object".to_vec())), (Target::Sm90, gpu)]
+        let Ok(codegen::Target::Host(isa)) = codegen::Target::parse(host.name()) else { panic!("{}", host.name()) };
+        vec![(host, Code::Host(codegen::host_object(&plans.kernels(), isa).unwrap())), (Target::Sm90, gpu)]
     });
     let open = || Artifact::open(&dir).unwrap();
     let heads = open().program(Some(host)).unwrap();

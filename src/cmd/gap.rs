@@ -45,6 +45,9 @@ fn parts(args: &GapArgs) -> Result<(Source, Input, CompileOptions)> {
             "--trace, --digest, --repeat, --check",
         );
     }
+    if run.n == Some(0) {
+        return misfit("gaps are of generated tokens, and none is to be generated", "-n");
+    }
     if args.from.is_some() && args.overrides.is_empty() {
         return misfit("`--from` says where `--override` takes weights from, and there is none", "--from");
     }
@@ -52,7 +55,10 @@ fn parts(args: &GapArgs) -> Result<(Source, Input, CompileOptions)> {
     let input = match (&run.ids, prompt) {
         (Some(_), Some(_)) => return Err(Diagnostic::new("E0750", "a prompt is given both as text and as `--ids`")),
         (Some(ids), None) => Input::Ids(parse_ids(ids)?),
-        (None, Some(prompt)) => Input::Prompt(utf8(prompt, "the prompt")?.to_string()),
+        (None, Some(prompt)) => match utf8(prompt, "the prompt")? {
+            empty if empty.trim().is_empty() => return Err(Diagnostic::new("E0755", "the prompt is empty").at("PROMPT")),
+            prompt => Input::Prompt(prompt.to_string()),
+        },
         (None, None) => Input::Lines,
     };
     Ok((source, input, load::check(&run.exec)?))

@@ -70,6 +70,9 @@ fn wish(args: &RunArgs, input: &Input) -> Result<Option<Wish>> {
     if matches!(input, Input::Batch(_)) {
         return refuse("a trace is of one sequence, and `--batch` has many");
     }
+    if args.logits.is_some() && args.logits == args.trace {
+        return refuse("logits and the trace go to one file");
+    }
     if args.trace_mode == Some(Mode::Epilogue) && (all || values) {
         return refuse("kernels sum up digests of what they write: values and whole caches are read by the host");
     }

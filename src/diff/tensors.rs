@@ -35,6 +35,10 @@ pub fn map_of(text: &str, place: &str) -> Result<BTreeMap<String, String>> {
 pub fn diff(a: &TensorFile, b: &TensorFile, names: &BTreeMap<String, String>) -> Result<Verdict> {
     let mut all: Vec<(String, String, Elements)> = vec![];
     let mut alone = 0;
+    if let Some((of_a, _)) = names.iter().find(|(of_a, of_b)| a.tensor(of_a).is_none() || b.tensor(of_b).is_none()) {
+        let m = format!("`{of_a}` and `{}` are matched, and one of them is not in its file", names[of_a]);
+        return Err(Diagnostic::new("E0809", m).at("--map").hint("each line has the name of a tensor of A and that of one of B"));
+    }
     for t in a.tensors() {
         let other = names.get(t.name).map_or(t.name, String::as_str);
         match b.tensor(other) {

@@ -281,7 +281,9 @@ sanitize() {
   local check=("$work/check" "$work/bundle" --device "$device" --repeat 1)
   # Nothing is filled, so that reads of what no kernel wrote are found; a session fills its memory, so it is left out.
   [ "$tool" = initcheck ] && check+=(--skip session --no-fill)
-  for case in gemv4-small gemv8-small attn-small moe-small model; do
+  local cases="gemv4-small gemv8-small attn-small moe-small model"
+  [ "$tool" = initcheck ] && cases=${cases% model}
+  for case in $cases; do
     job "$tool" "$case" "${check[@]}" --only "$case"
   done
   if [ "$tool" != initcheck ]; then
