@@ -49,7 +49,7 @@ fn ok(o: Output) -> Output {
     o
 }
 
-/// The targets that run the model unfused: fused kernels run on each, and targets differ in the byte dot products alone.
+/// The targets that run the model unfused: the others run it fused, and targets differ in the byte dot products alone.
 const UNFUSED: &[&str] = if cfg!(feature = "full-tests") { &TARGETS } else { &[TARGETS[1]] };
 
 /// The demo model for this machine and for the targets here, compiled once.
@@ -88,7 +88,11 @@ fn same_bits(fusion: &'static str, runs: &[(&str, &str, &str)]) {
 #[test]
 fn logits_are_the_same_bits_fused() {
     let [plain, dotprod, i8mm] = TARGETS;
-    same_bits("on", &[(plain, "17", "1"), (dotprod, "128", "2"), (i8mm, "1", "1")]);
+    let mut runs = vec![(plain, "17", "1"), (i8mm, "1", "1")];
+    if cfg!(feature = "full-tests") {
+        runs.push((dotprod, "128", "2"));
+    }
+    same_bits("on", &runs);
 }
 
 #[test]
