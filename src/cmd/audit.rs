@@ -121,23 +121,6 @@ fn listing(path: &Path, form: &str, level: Level, args: &AuditArgs, p: &mut Prin
     let text = read(path)?;
     let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let beside = path.with_extension("kir");
-    let whole = if form == "ptx" {
-        text.contains(".entry") && text.matches('{').count() == text.matches('}').count()
-    } else {
-        text.lines().any(|l| l.trim_start().starts_with("ret"))
-    };
-    if !whole {
-        return Err(Diagnostic::new("E0839", "this is not the whole code of a kernel")
-            .at(path.display())
-            .hint("`isobit dump MODEL --what ptx` and `--what asm` print whole code")
-            .into());
-    }
-    if form == "ptx" && !beside.is_file() {
-        p.note(&format!(
-            "there is no kernel {} beside it: its float operations are counted and compared with nothing",
-            beside.display()
-        ));
-    }
     let (held, findings) = if form == "ptx" {
         let kernel = match beside.is_file() {
             true => Some(ir::kernel::text::parse(&read(&beside)?).map_err(|all| pipeline::first(all).at(beside.display()))?),
@@ -147,6 +130,14 @@ fn listing(path: &Path, form: &str, level: Level, args: &AuditArgs, p: &mut Prin
     } else {
         code::assembly(&name, &text)
     };
+    // A kernel beside it says that this is all of its code.
+    let cut = beside.is_file() && text.matches('{').count() != text.matches('}').count();
+    if held.instructions == 0 || form == "ptx" && cut {
+        return Err(Diagnostic::new("E0839", "this is not the code of a kernel, or not all of it")
+            .at(path.display())
+            .hint("`isobit dump MODEL --what ptx` and `--what asm` print whole code")
+            .into());
+    }
     let broken: Vec<_> = findings.iter().filter(|f| Level::parse(&f.breaks).is_some_and(|l| l <= level)).collect();
     if args.json {
         p.line(&json!({"code": held, "findings": findings}).to_string())?;
